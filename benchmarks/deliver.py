@@ -123,7 +123,7 @@ def measure_row(root: Path, stored: Stored, trial: int) -> Measurement:
         trial=trial,
         order=0,
     )
-    answer = run_child(job, timeout_s=900, environment=child_environment(stored.spec.threads))
+    answer = run_child(job, timeout_s=900, variables=child_environment(stored.spec.threads))
     assert isinstance(answer, MeasureResponse)
     return answer.measurement
 

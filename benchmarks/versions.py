@@ -24,9 +24,9 @@ import enginebench
 from enginebench.engines.registry import find_entry
 from enginebench.features.versions.upgrade import format_changes
 from enginebench.report.numbers import format_range, format_significant, format_small
+from enginebench.runs.child.environments import describe_environment
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
-from enginebench.runs.child.places import describe_place
 from enginebench.stats.compare import Comparison
 from enginebench.stats.diff import DiffRow
 from enginebench.stats.intervals import measure_spread
@@ -153,8 +153,8 @@ def compare(options: argparse.Namespace, engine: str, against: str, out: Path) -
 def show_cost(options: argparse.Namespace) -> int:
     """What a child in another environment costs: its start in ms, and the ratio of the times that it measures."""
     engine, one, _ = provide_twins()
-    place = describe_place(one)
-    kinds: list[Callable[[], object]] = [lambda: start(None), lambda: start(place)]
+    environment = describe_environment(one)
+    kinds: list[Callable[[], object]] = [lambda: start(None), lambda: start(environment)]
     for kind in kinds:
         kind()  # reads its files from the disk
     differences = []
@@ -177,9 +177,9 @@ def show_cost(options: argparse.Namespace) -> int:
     return int(high > START_LIMIT_MS or added[2] > RUN_LIMIT)
 
 
-def start(place: object) -> None:
+def start(environment: object) -> None:
     """A child that starts, imports what children need, says that `fake` is there, and ends."""
-    run_child(ProbeJob(engine="fake"), timeout_s=60, place=place)  # type: ignore[arg-type]
+    run_child(ProbeJob(engine="fake"), timeout_s=60, environment=environment)  # type: ignore[arg-type]
 
 
 def timed(call: Callable[[], object]) -> float:

@@ -125,15 +125,15 @@ def convert_table(path: Path, table: JsonObject, kind: type[T], *, key: str = ""
 
 def _explain(path: Path, value: Any, text: str, where: str, page: str, names: list[str]) -> ParseError:
     """The error at a place such as `.batches[0]`, with the wrong value, which msgspec does not always report."""
-    place = where and f"${where}"
+    json_path = where and f"${where}"
     if match := re.fullmatch(r"Expected (.*?)(?:, got (.*))?", text):
         for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", "" if match[2] else where):
             value = value[int(index)] if index else value[key]
-        return ParseError(path, place, match[2] or repr(value)[:80], match[1].replace(" | null", ""), f"See {page}")
+        return ParseError(path, json_path, match[2] or repr(value)[:80], match[1].replace(" | null", ""), f"See {page}")
     unknown = re.fullmatch("Object contains unknown field `(.*)`", text)
     advice = "".join(f"Did you mean {name}? " for name in get_close_matches(unknown[1], names, 1)) if unknown else ""
     fault = text.replace("Object contains unknown", "an unknown").replace("Object missing required", "no")
-    return ParseError(path, place, fault, "keys that belong there", f"{advice}See {page}")
+    return ParseError(path, json_path, fault, "keys that belong there", f"{advice}See {page}")
 
 
 def anchor_path(value: Any, folder: Path, words: Iterable[str] = ()) -> Any:
@@ -144,9 +144,9 @@ def anchor_path(value: Any, folder: Path, words: Iterable[str] = ()) -> Any:
         return value
     engine, at, target = value.rpartition("@")  # of a SIDE
     for before, path in (("", value), (engine + at, target)):
-        place = folder / (Path(path).expanduser() if path.startswith("~/") else path)
-        if place.exists():
-            return before + str(place.absolute())
+        anchored = folder / (Path(path).expanduser() if path.startswith("~/") else path)
+        if anchored.exists():
+            return before + str(anchored.absolute())
     return value
 
 

@@ -384,12 +384,12 @@ class GroupedCommand(click.Command):
         if len(options) <= MANY_OPTIONS:
             super().format_options(ctx, formatter)
             return
-        place = {name: i for i, name in enumerate(self.first)}
-        options.sort(key=lambda option: place.get(option.name or "", len(place)))
+        index = {name: i for i, name in enumerate(self.first)}
+        options.sort(key=lambda option: index.get(option.name or "", len(index)))
         sections: dict[str, list[tuple[str, str]]] = {"Most used": [], "Of this command": []}
         for option in options:
             name = "help" if "--help" in option.opts else option.name or ""
-            title = "Most used" if name in place else self.groups.get(name, "Of this command")
+            title = "Most used" if name in index else self.groups.get(name, "Of this command")
             if record := option.get_help_record(ctx):
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():
@@ -514,11 +514,11 @@ def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Pa
     if out is None:
         click.echo("Nothing written; --out DIR writes all files, --out F.json the document.", err=True)
         return None
-    place = Path(out)
-    single = place.suffix.lower() == ".json" and not place.is_dir()
-    for path in [write_document(document, place)] if single else write_all(place):
+    written = Path(out)
+    single = written.suffix.lower() == ".json" and not written.is_dir()
+    for path in [write_document(document, written)] if single else write_all(written):
         click.echo(str(path), err=True)
-    return None if single else place
+    return None if single else written
 
 
 def draw(make: Callable[[], dict[str, Any]], path: Path) -> None:

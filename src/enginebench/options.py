@@ -143,8 +143,8 @@ def list_options(record: type) -> dict[str, Opt]:
     groups = [
         group.__annotations__ for group in (Judging, Timing, Trusting, Native, Shared, Configured, Printed, Progress)
     ]
-    place = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
-    ranks = {name: place.get(id(hint), -1) for name, hint in record.__annotations__.items()}
+    index = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
+    ranks = {name: index.get(id(hint), -1) for name, hint in record.__annotations__.items()}
     options = {n: o for n, o in list_all_options(record).items() if o.feature in {"", *list_features()}}
     return sort_options({name: replace(option, rank=ranks[name]) for name, option in options.items()})
 

@@ -27,7 +27,7 @@ def forget_modules() -> None:
 def use_fakes(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     """Makes the fakes of a version the ones that are imported from now on, and theirs the one GPU."""
     forget_modules()
-    monkeypatch.setattr("enginebench.runs.child.places.find_gpu_name", {0: "Fake GPU"}.get)
+    monkeypatch.setattr("enginebench.runs.child.environments.find_gpu_name", {0: "Fake GPU"}.get)
     monkeypatch.setenv("FAKE_TENSORRT_VERSION", version)
     monkeypatch.syspath_prepend(str(MODULES))
 

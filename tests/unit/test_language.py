@@ -96,7 +96,8 @@ def test_docstrings_of_checks_say_what_is_checked() -> None:
     assert [text.splitlines()[0] for text in found if re.match(r"Returns (if|unless)\b", text)] == []
 
 
-# Words that do not say what a value holds. A name may contain one (`known_good`), but not consist of it.
+# Words that do not say what a value holds: `place` stood for an index, a path, a device, an environment, a position in
+# a document. A name may contain one (`known_good`), but not consist of it.
 HOLLOW = re.compile(
     r"_*(absorb|answer(ed|s)?|asked|caveats?|ceilings?|doubts?|enter|found|given|how|judge(d|ment)?|known|repetitions?|"
     r"said|standing|take_up|tell|told|weigh)"

@@ -18,8 +18,8 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 def explain(error: BaseException) -> str:
     """Format an error of the user's code with its line: `KeyError: 'head' (net.py:12: return x["head"])`."""
-    place = find_line(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{f' ({place})' if place else ''}"
+    line = find_line(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{f' ({line})' if line else ''}"
 
 
 def find_line(error: BaseException) -> str | None:
@@ -28,7 +28,7 @@ def find_line(error: BaseException) -> str | None:
     The forward pass runs while it is captured, so that its frames are those of the error; an operator that fails
     later keeps the stack that it was called with.
     """
-    places: list[tuple[bool, str, int]] = []
+    candidates: list[tuple[bool, str, int]] = []
     for link in list_causes(error):
         raised = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(link.__traceback__)]
         # Where the operator was called that the exporter was at.
@@ -37,10 +37,10 @@ def find_line(error: BaseException) -> str | None:
         texts = "\n".join([*(str(meta.get("stack_trace") or "") for meta in metas), str(link)])
         # The innermost one counts: of the error itself, of what it quotes, then of the operator that was exported.
         listed = reversed([*((path, int(line)) for path, line in _FRAME.findall(texts)), *raised])
-        places += [(_is_installed(path), path, line) for path, line in listed if _is_users(path)]
-    if not places:
+        candidates += [(_is_installed(path), path, line) for path, line in listed if _is_users(path)]
+    if not candidates:
         return None
-    _, path, line = min(places, key=lambda place: place[0])  # the first of those that are not installed
+    _, path, line = min(candidates, key=lambda candidate: candidate[0])  # the first of those that are not installed
     source, whole = linecache.getline(path, line).strip(), Path(path).resolve()
     # As an import would find it: below the working folder or a folder of `sys.path`.
     homes = (home.resolve() for home in (Path.cwd(), *map(Path, sys.path)) if str(home))

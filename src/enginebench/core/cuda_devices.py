@@ -42,9 +42,9 @@ def find_handle(nvml: Any, index: int, locate: Callable[[int], str | None] = fin
     name = visible[index] if visible else ""
     if name.startswith("MIG-"):  # a part of a card; the card stands in that place on the bus
         return nvml.nvmlDeviceGetHandleByUUID(name)
-    place = locate(index)
-    if place is not None:
-        return nvml.nvmlDeviceGetHandleByPciBusId(place)
+    bus_id = locate(index)
+    if bus_id is not None:
+        return nvml.nvmlDeviceGetHandleByPciBusId(bus_id)
     if not name:
         return nvml.nvmlDeviceGetHandleByIndex(index)
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)

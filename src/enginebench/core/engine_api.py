@@ -242,14 +242,14 @@ def are_alike(views: Mapping[str, Array], feeds: Mapping[str, Any]) -> bool:
 def fill_entries(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]) -> None:
     """Copy samples one after another to the front of arrays; what is behind them stays as it is."""
     for name, view in views.items():
-        place = 0
+        start = 0
         for sample in samples:
             if view.shape == sample[name].shape:  # all of it, which may have no axis
                 view[...] = sample[name]
                 break
-            end = place + len(sample[name])
-            view[place:end] = sample[name]
-            place = end
+            end = start + len(sample[name])
+            view[start:end] = sample[name]
+            start = end
 
 
 def join_shapes(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]) -> dict[str, tuple[int, ...]]:
@@ -301,7 +301,7 @@ def find_batch_axes(specs: Sequence[TensorSpecLike]) -> dict[str, int | None]:
     for spec in specs:
         pairs = enumerate(zip(spec.shape, default_shape(spec), strict=False))
         opened[spec.name] = next((i for i, (axis, size) in pairs if isinstance(axis, str) and not size), None)
-    if any(place is not None for place in opened.values()):
+    if any(axis is not None for axis in opened.values()):
         return opened
     length = next((spec.shape[0] for spec in specs if spec.shape), None)
     return {spec.name: 0 if isinstance(length, int) and spec.shape[:1] == (length,) else None for spec in specs}

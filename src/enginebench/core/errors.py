@@ -94,8 +94,8 @@ class ParseError(ArtifactError):
     """A file is not what it should be; `where`: position or field (`line 12`, `$.spec.batch`), "" for the whole."""
 
     def __init__(self, path: str | Path, where: str, found: str, expected: str, advice: str = "") -> None:
-        place = f"{path}, {where}" if where else str(path)
-        text = f"{place}: found {found}; expected {expected}"
+        location = f"{path}, {where}" if where else str(path)
+        text = f"{location}: found {found}; expected {expected}"
         super().__init__(f"{text}. {advice}" if advice else text)
         self.path, self.where, self.found, self.expected, self.advice = str(path), where, found, expected, advice
 

@@ -133,9 +133,9 @@ def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
     record, engine = RECIPES[spec.recipe], spec.backend
     takes = (o.precisions[0] + "@" + name for name, o in RECIPES.items() if _takes(spec, kind, o, o.precisions[0]))
     engines = _list_engines(record, spec.precision)
-    places = ", ".join(f"{one} on {record.devices[one]}" if one in record.devices else one for one in engines)
+    listed = ", ".join(f"{one} on {record.devices[one]}" if one in record.devices else one for one in engines)
     here = f"{engine}{f' on {spec.device}' if engine in engines else ''} takes {', '.join(takes) or 'no recipe'}"
-    return f"{spec.precision}@{spec.recipe} runs only on {places or 'engines of graphs'}; {here}"
+    return f"{spec.precision}@{spec.recipe} runs only on {listed or 'engines of graphs'}; {here}"
 
 
 def _list_engines(record: RecipeRecord, precision: Precision | None) -> tuple[str, ...]:

@@ -110,11 +110,11 @@ def open_artifact(artifact: Artifact, engine: EngineSpec) -> Artifact:
 
     def widen(columns: Sequence[TensorSpec]) -> TensorSpec:
         shape: list[int | str] = []
-        for place, lengths in enumerate(zip(*(spec.shape for spec in columns), strict=True)):
+        for index, lengths in enumerate(zip(*(spec.shape for spec in columns), strict=True)):
             if len(set(lengths)) == 1:
                 shape.append(lengths[0])
             else:
-                shape.append(name_axis(columns[0].name, place))
+                shape.append(name_axis(columns[0].name, index))
         sizes = tuple(axis if i and isinstance(axis, int) else 0 for i, axis in enumerate(columns[0].shape))
         return replace(columns[0], shape=tuple(shape), sizes=sizes)
 
@@ -172,12 +172,13 @@ def find_open_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
 
 def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
     """The specs with the lengths that these shapes give their open axes; the axes stay open."""
-    lengths, places = match_axes(specs, shapes), find_batch_axes(specs)
+    lengths, batch_axes = match_axes(specs, shapes), find_batch_axes(specs)
 
     def size(spec: TensorSpec) -> TensorSpec:
         pairs = enumerate(zip(spec.shape, default_shape(spec), strict=False))
         sizes = tuple(
-            0 if isinstance(axis, int) or i == places[spec.name] else lengths.get(axis, old) for i, (axis, old) in pairs
+            0 if isinstance(axis, int) or i == batch_axes[spec.name] else lengths.get(axis, old)
+            for i, (axis, old) in pairs
         )
         return replace(spec, sizes=sizes) if any(sizes) else spec
 
@@ -205,9 +206,9 @@ def carry_specs(parent: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tup
 NAMELESS = ("", "?", "-1", "None", "*")
 
 
-def name_axis(name: str, place: int) -> str:
+def name_axis(name: str, index: int) -> str:
     """The name of an open axis of a tensor, if its graph gives it none."""
-    return BATCH_AXIS if place == 0 else f"{name}_axis{place}"
+    return BATCH_AXIS if index == 0 else f"{name}_axis{index}"
 
 
 def name_axes(name: str, axes: Sequence[int | str]) -> tuple[int | str, ...]:
@@ -230,7 +231,7 @@ def match_axes(
 ) -> dict[str, int]:
     """{name of a dynamic axis: its length in `shapes`}, without those of `batches`, {input name: its batch axis}."""
     expected = {spec.name: spec.shape for spec in specs}
-    places = find_batch_axes(specs) if batches is None else batches
+    batch_axes = find_batch_axes(specs) if batches is None else batches
     lengths: dict[str, int] = {}
     for name, shape in shapes.items():
         text = f"--input-shape {name}:{format_shape(shape)}"
@@ -238,12 +239,12 @@ def match_axes(
             raise UsageError(f"{text}: no such input; the inputs are {', '.join(expected)}")
         if not fits_shape(expected[name], shape):
             raise UsageError(f"{text}: the model takes {format_shape(expected[name])}")
-        for place, (axis, length) in enumerate(zip(expected[name], shape, strict=True)):
-            if place == places[name] or not isinstance(axis, str):
+        for index, (axis, length) in enumerate(zip(expected[name], shape, strict=True)):
+            if index == batch_axes[name] or not isinstance(axis, str):
                 continue
             if lengths.setdefault(axis, length) != length:
                 raise UsageError(f"{text}: axis {axis!r} is {lengths[axis]} elsewhere, and {length} here")
-    shared = {spec.shape[i] for spec in specs if (i := places[spec.name]) is not None}
+    shared = {spec.shape[i] for spec in specs if (i := batch_axes[spec.name]) is not None}
     return {axis: length for axis, length in lengths.items() if axis not in shared}
 
 

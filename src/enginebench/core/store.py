@@ -99,7 +99,7 @@ def gather(document: JsonObject, kind: type[msgspec.Struct]) -> JsonObject:
 
 
 def _flatten_record(record: msgspec.Struct) -> JsonObject:
-    return {field.encode_name: attrgetter(place)(record) for place, field in list_figures(type(record))}
+    return {field.encode_name: attrgetter(path)(record) for path, field in list_figures(type(record))}
 
 
 def _gather_record(flat: Any, record: type[msgspec.Struct]) -> Any:
@@ -232,9 +232,9 @@ def explain_writing(path: Path) -> AbstractContextManager[None]:
 def check_writable(path: Path) -> None:
     """Check, before anything is measured for it, that a file, or a folder of files, can be written there."""
     with explain_writing(path):
-        place = path if path.is_dir() else next(place for place in path.absolute().parents if place.exists())
-        if place == path or not os.access(path, os.W_OK):  # what is there may be a pipe
-            tempfile.TemporaryFile(dir=place).close()
+        nearest = path if path.is_dir() else next(nearest for nearest in path.absolute().parents if nearest.exists())
+        if nearest == path or not os.access(path, os.W_OK):  # what is there may be a pipe
+            tempfile.TemporaryFile(dir=nearest).close()
 
 
 @contextmanager

@@ -101,8 +101,8 @@ def spell_optimizers(names: str) -> str:
 def share_arena() -> None:
     """Make, once, the memory arena that all sessions of this process share."""
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-    place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
-    onnxruntime.create_and_register_allocator(place, None)
+    memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
+    onnxruntime.create_and_register_allocator(memory, None)
 
 
 def open_session(path: str, settings: Any) -> Any:

@@ -47,8 +47,8 @@ def open_engine(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[s
 def make_cuda_session_options(artifact: ArtifactLike, spec: EngineSpecLike, options: Mapping[str, str]) -> Any:
     """Session options: the batch as a constant, so that shapes are folded away and no node is left for the CPU."""
     settings = make_plain_options(spec.threads, options["opt"], options["disable"])
-    places = find_batch_axes(artifact.inputs)
-    for axis in {s.shape[i] for s in artifact.inputs if (i := places[s.name]) is not None}:
+    batch_axes = find_batch_axes(artifact.inputs)
+    for axis in {s.shape[i] for s in artifact.inputs if (i := batch_axes[s.name]) is not None}:
         if isinstance(axis, str):
             settings.add_free_dimension_override_by_name(axis, spec.batch)
     if options["on_cpu"] == "refuse":

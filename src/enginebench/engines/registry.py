@@ -99,11 +99,11 @@ def read_engines(engines: str | Iterable[str]) -> list[tuple[str, dict[str, str]
 def list_unasked(kind: DeviceKind, scope: Scope = "compute") -> tuple[str, ...]:
     """Return the ENGINEs that `run` takes where none is named. TensorRT must be named: its plans take minutes."""
     defaults = {entry.name: entry.describe_on(kind) for entry in ENTRIES.values()}
-    defaults = {name: place for name, place in defaults.items() if place.default is not None}
+    defaults = {name: described for name, described in defaults.items() if described.default is not None}
     if scope == "pipelined":
-        able = {name: place for name, place in defaults.items() if place.overlaps}
+        able = {name: described for name, described in defaults.items() if described.overlaps}
         defaults = able or defaults  # all: the refusal names one
-    return tuple(format_options(name, place.default or {}) for name, place in defaults.items())
+    return tuple(format_options(name, described.default or {}) for name, described in defaults.items())
 
 
 def choose_graph_engine(kind: DeviceKind) -> str:

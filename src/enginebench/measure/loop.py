@@ -414,13 +414,13 @@ def _time_mix(
     cells_ns: tuple[array[int], ...],
 ) -> None:
     for i, order in enumerate(rounds):
-        mean, places = 0.0, [i * count for count in counts]
+        mean, positions = 0.0, [i * count for count in counts]
         for cell in order:
             begin = clock()
             cells[cell]()
             duration = clock() - begin
-            cells_ns[cell][places[cell]] = duration
-            places[cell] += 1
+            cells_ns[cell][positions[cell]] = duration
+            positions[cell] += 1
             mean += factors[cell] * duration
         latency_ns[i] = round(mean)
 

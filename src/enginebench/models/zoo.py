@@ -284,8 +284,8 @@ def find_packaged(path: str) -> Path | None:
     """Return a file of an installed package, without importing that; None if it is missing."""
     package, _, inner = path.partition("/")
     spec = find_spec(package)
-    places = spec.submodule_search_locations if spec is not None else None
-    candidates = [Path(place, inner) for place in places or ()]
+    folders = spec.submodule_search_locations if spec is not None else None
+    candidates = [Path(folder, inner) for folder in folders or ()]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 

@@ -102,10 +102,10 @@ def list_texts(left: Sequence[str], right: Sequence[str] = (), spare: Sequence[s
     `spare`: titles of what a narrow terminal does without, the first of them first.
     """
     columns = [
-        Column(title, itemgetter(place), align="left" if place < len(left) else "right", when=lambda _: True)
-        for place, title in enumerate((*left, *right))
+        Column(title, itemgetter(index), align="left" if index < len(left) else "right", when=lambda _: True)
+        for index, title in enumerate((*left, *right))
     ]
-    order = {title: len(spare) - place for place, title in enumerate(spare)}
+    order = {title: len(spare) - index for index, title in enumerate(spare)}
     return tuple(replace(column, spare=order.get(column.title, 0)) for column in columns)
 
 

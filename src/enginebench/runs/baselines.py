@@ -56,7 +56,7 @@ def store_baseline(name: str, run: Path, store: Path | None = None, *, force: bo
         UsageError: the name is not lower-case as a slug, or it is taken.
         ArtifactError: the run has no measured configuration, or none with times that a correct engine can have.
     """
-    target = _find_place(name, store)
+    target = _find_path(name, store)
     if target.exists() and not force:
         raise UsageError(f"a baseline {name!r} exists in {target.parent}; choose another name or pass --force")
     record, results = read_results(run)
@@ -88,16 +88,16 @@ def store_baseline(name: str, run: Path, store: Path | None = None, *, force: bo
 
 def read_baselines(store: Path | None = None) -> BaselineList:
     """All saved baselines by name; one that cannot be read is listed with the reason."""
-    place = find_store(store)
+    store_path = find_store(store)
     folders: list[Path] = []
-    with explain_access(f"cannot list {place}"), suppress(FileNotFoundError):
-        folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return BaselineList(store=str(place), baselines=tuple(_describe(path) for path in folders))
+    with explain_access(f"cannot list {store_path}"), suppress(FileNotFoundError):
+        folders = sorted(path for path in store_path.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return BaselineList(store=str(store_path), baselines=tuple(_describe(path) for path in folders))
 
 
 def delete_baseline(name: str, store: Path | None = None) -> Path:
     """Remove a baseline and return its former folder."""
-    target = _find_place(name, store)
+    target = _find_path(name, store)
     # A folder without `run.json` was not written by `baseline save`: it is not removed.
     if target.is_symlink() or not (target / "run.json").is_file():
         raise UsageError(f"there is no baseline {name!r} in {target.parent}; {_list_known(store)}")
@@ -123,13 +123,13 @@ def find_side(text: str, store: Path | None = None) -> Path:
     path = Path(text)
     if path.exists():
         return path
-    place = find_store(store) / text
-    if slug(text) == text and (place / "run.json").exists():
-        return place
+    folder = find_store(store) / text
+    if slug(text) == text and (folder / "run.json").exists():
+        return folder
     raise ArtifactError(f"{text!r} is neither a run's folder nor a stored result nor a baseline; {_list_known(store)}")
 
 
-def _find_place(name: str, store: Path | None) -> Path:
+def _find_path(name: str, store: Path | None) -> Path:
     if not name or slug(name) != name:
         raise UsageError(f"baseline name {name!r}: expected lower-case letters, digits, dots and hyphens")
     return find_store(store) / name

@@ -22,9 +22,9 @@ from enginebench.runs.builds import (
     tunes,
 )
 from enginebench.runs.child.arrays import holds_arrays
+from enginebench.runs.child.environments import OPTION, find_environment
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
 from enginebench.runs.child.jobs import PreloadJob, PrepareJob, PrepareResponse
-from enginebench.runs.child.places import OPTION, find_place
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter, report_steps
@@ -269,7 +269,7 @@ class ConfigurationBuilder:
             labelled=None,
         )
         with Child(
-            PATIENCE | child_environment(configuration.engine.threads), find_place(configuration.engine)
+            PATIENCE | child_environment(configuration.engine.threads), find_environment(configuration.engine)
         ) as child:
             yield child.start(job, timeout_s=self._timeout_s())
 
@@ -387,11 +387,11 @@ def proves_when_timed(configuration: PlannedConfiguration) -> bool:
 def make_build_folder(folder: RunFolder, configuration: PlannedConfiguration, build: int = 0) -> str:
     """Make the folder for an engine's files; each environment and each build has its own."""
     artifacts, environment = folder.artifacts, configuration.engine.options.get(OPTION)
-    place = folder.build_path(configuration.id, build) if count_builds(configuration) > 1 else artifacts
+    path = folder.build_path(configuration.id, build) if count_builds(configuration) > 1 else artifacts
     if environment:
-        place = artifacts / f"env-{environment}" / place.relative_to(artifacts)
-    place.mkdir(parents=True, exist_ok=True)
-    return str(place.absolute())
+        path = artifacts / f"env-{environment}" / path.relative_to(artifacts)
+    path.mkdir(parents=True, exist_ok=True)
+    return str(path.absolute())
 
 
 def describe_preload(folder: RunFolder, configuration: PlannedConfiguration, artifact: Artifact) -> PreloadJob:

@@ -13,8 +13,8 @@ from enginebench.core.records import Artifact, Build, EngineSpec, Machine, Resul
 from enginebench.core.warnings import make_warning
 from enginebench.engines.registry import find_entry
 from enginebench.runs.child.arrays import load_outputs
+from enginebench.runs.child.environments import OPTION
 from enginebench.runs.child.jobs import BuildJob, BuildResponse, PrepareJob, PrepareResponse
-from enginebench.runs.child.places import OPTION
 from enginebench.runs.plan import PlannedConfiguration
 from enginebench.stats.drift import measure_drift
 
@@ -99,9 +99,9 @@ def split_runs(configurations: Sequence[PlannedConfiguration], machine: Machine)
 
     def fit(configurations: Sequence[PlannedConfiguration]) -> bool:
         return all(
-            sum(_count_bytes(planned, place) for planned in configurations if place in ("cpu", planned.engine.device))
+            sum(_count_bytes(planned, folder) for planned in configurations if folder in ("cpu", planned.engine.device))
             <= SHARE_OF_MEMORY * available
-            for place, available in free_bytes.items()
+            for folder, available in free_bytes.items()
         )
 
     runs: list[list[PlannedConfiguration]] = []
@@ -142,8 +142,8 @@ def count_at_a_time(source: Artifact, machine: Machine) -> int:
     return max(1, min(count_workers(machine), int(SHARE_OF_MEMORY * find_memory(machine)) // _count_held(source)))
 
 
-def _count_bytes(planned: PlannedConfiguration, place: str) -> int:
-    takes_scratch = place != "cpu" and find_entry(planned.engine.backend).builder.beside_itself
+def _count_bytes(planned: PlannedConfiguration, folder: str) -> int:
+    takes_scratch = folder != "cpu" and find_entry(planned.engine.backend).builder.beside_itself
     return _count_held(planned.source) + (SCRATCH_BYTES if takes_scratch else 0)
 
 

@@ -55,7 +55,7 @@ def format_columns(
     columns = [("Top class", *names)]
     for title, scores in zip(shown.values(), scores_by_title, strict=True):
         best = scores[: len(names)].argmax(axis=1)
-        columns.append((title, *(f"{labels[place]} {scores[i, place]:.0%}" for i, place in enumerate(best))))
+        columns.append((title, *(f"{labels[index]} {scores[i, index]:.0%}" for i, index in enumerate(best))))
     widths = [max(map(len, column)) for column in columns]
     for cells in zip(*columns, strict=False):
         yield clean_text("   ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())

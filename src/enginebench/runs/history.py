@@ -68,8 +68,8 @@ def read_history(root: Path) -> HistoryDocument:
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder")
-    place = _find_cache_file(root)
-    cache = _read_cache(place)
+    cache_path = _find_cache_file(root)
+    cache = _read_cache(cache_path)
     seen, unread = dict[str, _Seen](), list[Unread]()
     for path, state in _find_rows(root):
         name = os.path.relpath(path, root)
@@ -84,7 +84,7 @@ def read_history(root: Path) -> HistoryDocument:
         else:
             seen[name] = _Seen(size=state.st_size, mtime_ns=state.st_mtime_ns, row=row)
     if seen != cache.seen:
-        _write_cache(place, _Cache(seen=seen, pictures=cache.pictures))
+        _write_cache(cache_path, _Cache(seen=seen, pictures=cache.pictures))
     rows = sorted((entry.row for entry in seen.values()), key=lambda row: (row.started_utc, row.path))
     single = list({identify_row(row): row for row in reversed(rows)}.values())[::-1]
     return HistoryDocument(rows=tuple(single), unread=tuple(unread), copies=len(rows) - len(single))
@@ -153,8 +153,8 @@ def write_history(document: HistoryDocument, root: Path, out: Path) -> Trends:
     """
     table = out / "history.csv"
     write_atomic(table, format_history_csv(document.rows).encode())
-    place = _find_cache_file(root)
-    cache = _read_cache(place)
+    cache_path = _find_cache_file(root)
+    cache = _read_cache(cache_path)
     pictures = dict(cache.pictures)
     paths = [table]
     try:
@@ -168,7 +168,7 @@ def write_history(document: HistoryDocument, root: Path, out: Path) -> Trends:
     except MissingDependency as error:
         return Trends(paths=tuple(paths), notes=(f"no trend charts: {error}",))
     if pictures != cache.pictures:
-        _write_cache(place, _Cache(seen=cache.seen, pictures=pictures))
+        _write_cache(cache_path, _Cache(seen=cache.seen, pictures=pictures))
     return Trends(paths=tuple(paths))
 
 
@@ -183,17 +183,17 @@ def _find_cache_file(root: Path) -> Path:
     return find_cache() / "history" / f"{name}.msgpack"
 
 
-def _read_cache(place: Path) -> _Cache:
+def _read_cache(path: Path) -> _Cache:
     try:
-        cache = msgspec.msgpack.decode(place.read_bytes(), type=_Cache)
+        cache = msgspec.msgpack.decode(path.read_bytes(), type=_Cache)
     except (OSError, msgspec.DecodeError):
         return _Cache()
     return cache if cache.form == _CACHE_FORM else _Cache()
 
 
-def _write_cache(place: Path, cache: _Cache) -> None:
+def _write_cache(path: Path, cache: _Cache) -> None:
     """Write the cache; failing to costs only time."""
     try:
-        write_atomic(place, msgspec.msgpack.encode(cache))
+        write_atomic(path, msgspec.msgpack.encode(cache))
     except ArtifactError:
         return

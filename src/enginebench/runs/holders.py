@@ -85,9 +85,9 @@ def _read_command(mark: Mark) -> str:
         words = Path(f"/proc/{mark.pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
     except OSError:
         return ""
-    for place, word in enumerate(words[:3]):  # python, its switch -m, and the program
+    for index, word in enumerate(words[:3]):  # python, its switch -m, and the program
         if Path(word).name == "enginebench" or word.endswith("enginebench/__main__.py"):
-            words = ["enginebench", *words[place + 1 :]]
+            words = ["enginebench", *words[index + 1 :]]
     text = clean_text(join_words(words))
     return text if len(text) <= COMMAND_LENGTH else f"{text[: COMMAND_LENGTH - 3]}..."
 

@@ -56,8 +56,8 @@ def lock_device(
     Raises:
         DeviceBusy: another run holds it, and `wait` is False.
     """
-    place = find_bus_id(read_gpu_index(device)) if device.startswith("cuda") else None
-    name = (place or device).replace(":", "").lower()
+    bus_id = find_bus_id(read_gpu_index(device)) if device.startswith("cuda") else None
+    name = (bus_id or device).replace(":", "").lower()
     path = Path(tempfile.gettempdir()) / f"enginebench-{name}.lock"
     held = _wait(path, device, on_wait) if wait else _take(path)
     if held is None:

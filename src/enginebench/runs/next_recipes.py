@@ -77,8 +77,8 @@ class NextRecipes:
         for artifact in stored.artifacts if stored is not None else ():
             if artifact.kind == "onnx" and artifact.recipe == configuration.engine.recipe:
                 return self._folder.open(artifact)
-        place = Path(self._folder.artifacts)
-        job = describe_graph(self._request, graph, "int8", configuration.engine.recipe, place)
+        path = Path(self._folder.artifacts)
+        job = describe_graph(self._request, graph, "int8", configuration.engine.recipe, path)
         return make_graph(self._request, job, self._reporter)
 
     def describe(self, results: dict[str, Result]) -> list[str]:

@@ -62,7 +62,7 @@ from enginebench.engines.registry import (
     takes,
 )
 from enginebench.measure.machine import read_instructions
-from enginebench.runs.child.places import OPTION, explain_absence, probe_elsewhere, require_available
+from enginebench.runs.child.environments import OPTION, explain_absence, probe_elsewhere, require_available
 from enginebench.runs.families import is_attentive, is_gated
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.traffic import list_open_inputs, settle_traffic
@@ -514,8 +514,10 @@ def find_fixed_batch(graph: Artifact) -> int | None:
         return own
     if takes_whole(graph.inputs):
         return 1
-    places = find_batch_axes(graph.inputs)
-    if not graph.inputs or any((i := places[s.name]) is not None and isinstance(s.shape[i], str) for s in graph.inputs):
+    batch_axes = find_batch_axes(graph.inputs)
+    if not graph.inputs or any(
+        (i := batch_axes[s.name]) is not None and isinstance(s.shape[i], str) for s in graph.inputs
+    ):
         return None
     firsts = [s.shape[0] for s in graph.inputs if s.shape and isinstance(s.shape[0], int)]
     output_lengths = {s.shape[0] for s in graph.outputs if s.shape}

@@ -169,7 +169,7 @@ class References:
             self._reporter.step(f"{name}: outputs of the graph")
             try:
                 response = run_child(
-                    job, timeout_s=min(longest_s, self._timeout_s()), environment=child_environment(engine.threads)
+                    job, timeout_s=min(longest_s, self._timeout_s()), variables=child_environment(engine.threads)
                 )
             except EngineBenchError as error:
                 reasons.append(f"{name}: {shorten_words(str(error)) or error}")

@@ -21,8 +21,8 @@ from enginebench.core.shapes import find_open_outputs, find_size, format_shapes
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
 from enginebench.models.samples import find_samples
+from enginebench.runs.child.environments import find_environment, list_versions
 from enginebench.runs.child.jobs import Proof
-from enginebench.runs.child.places import find_place, list_versions
 from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedConfiguration, find_axes
@@ -128,7 +128,7 @@ class ResultStore:
 
     def begin(self, configuration: PlannedConfiguration, **fields: object) -> Result:
         try:
-            environment = find_place(configuration.engine)
+            environment = find_environment(configuration.engine)
         except EngineBenchError:  # the configuration is skipped for that reason
             environment = None
         machine = replace(self.machine, versions=list_versions(environment)) if environment else self.machine

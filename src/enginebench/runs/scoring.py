@@ -42,7 +42,7 @@ def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
     if labelled.targets is None and set(labelled.metrics) <= {"top1", "top5"}:
         return tuple(BUILTIN[name](Targets(values=[])).facts for name in labelled.metrics)
     job = MetricsJob(metrics=labelled.metrics, targets=labelled.targets)
-    return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1))
+    return run_child(job, timeout_s=SCORE_TIMEOUT_S, variables=child_environment(1))
 
 
 def score_file(metrics: Sequence[Facts], labelled: Path, reference: Path | None) -> tuple[Score, ...]:
@@ -83,4 +83,4 @@ def _score(
         labelled_path=str(labelled.absolute()),
         reference_path=None if reference is None else str(reference.absolute()),
     )
-    return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1))
+    return run_child(job, timeout_s=SCORE_TIMEOUT_S, variables=child_environment(1))

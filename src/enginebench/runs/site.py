@@ -92,14 +92,14 @@ def _write_run(folder: Path, out: Path, name: str) -> list[Entry]:
     """Write the page and the raw samples of one run; return its lines of the table."""
     record, results = read_results(folder, condensed=True)
     document = describe_stored(record, results)
-    place, stored = out / "runs" / name, RunFolder(folder)
+    home, stored = out / "runs" / name, RunFolder(folder)
     command = join_words(record.command) if record.command else ""
     entries = []
     for number, row in enumerate(row for row in document.rows if row.status != "skipped"):
         raw = f"rows/{number:03}-{slug(row.id)[:80]}.json"
         whole = stored.read_result(row.id)
         if whole is not None:  # with the paths of a reader's machine left out
-            write_atomic(place / raw, encode(stored.change_paths(whole, stored.relative)))
+            write_atomic(home / raw, encode(stored.change_paths(whole, stored.relative)))
         entries.append(
             make_entry(
                 row,
@@ -113,5 +113,5 @@ def _write_run(folder: Path, out: Path, name: str) -> list[Entry]:
         )
     sections = list_report(shorten_document(document), command=record.command, started_utc=record.started_utc)
     page = format_page(document.model, sections, up=f"../../{INDEX}", above="All results")
-    write_atomic(place / INDEX, page.encode())
+    write_atomic(home / INDEX, page.encode())
     return entries

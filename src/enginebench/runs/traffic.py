@@ -174,12 +174,12 @@ def settle_traffic(
     Raises:
         UsageError: an axis that the model does not have or fixes, or a shape that it does not take.
     """
-    places = find_batch_axes(inputs) if batches is None else batches
-    settled = [(part, *_settle_part(part, inputs, places)) for part in parts]
+    batch_axes = find_batch_axes(inputs) if batches is None else batches
+    settled = [(part, *_settle_part(part, inputs, batch_axes)) for part in parts]
     by_batch = not any(lengths for _, _, lengths in settled)
     cells: dict[tuple[int, str], TrafficCell] = {}
     for part, batch, lengths in settled:
-        shapes = {} if by_batch else {s.name: _size_input(s, lengths, batch, places[s.name]) for s in inputs}
+        shapes = {} if by_batch else {s.name: _size_input(s, lengths, batch, batch_axes[s.name]) for s in inputs}
         key = batch, repr(shapes)
         weight = part.weight + (cells[key].weight if key in cells else 0.0)
         cells[key] = TrafficCell(weight=weight, batch=batch, shapes=shapes)
@@ -196,7 +196,7 @@ def _free_axes(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     return tuple(
         replace(
             spec,
-            shape=tuple(name_axis(spec.name, place) for place in range(len(spec.shape))),
+            shape=tuple(name_axis(spec.name, index) for index in range(len(spec.shape))),
             sizes=tuple(axis if i and isinstance(axis, int) else 0 for i, axis in enumerate(spec.shape)),
         )
         for spec in inputs
@@ -204,21 +204,24 @@ def _free_axes(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 
 
 def _settle_part(
-    part: TrafficPart, inputs: Sequence[TensorSpec], places: Mapping[str, int | None]
+    part: TrafficPart, inputs: Sequence[TensorSpec], batch_axes: Mapping[str, int | None]
 ) -> tuple[int, dict[str, int]]:
     """Return (batch, the lengths of dynamic axes that are given)."""
     opened = dict.fromkeys(
-        axis for spec in inputs for i, axis in enumerate(spec.shape) if isinstance(axis, str) and i != places[spec.name]
+        axis
+        for spec in inputs
+        for i, axis in enumerate(spec.shape)
+        if isinstance(axis, str) and i != batch_axes[spec.name]
     )
-    batch_names = {BATCH_AXIS, *(spec.shape[i] for spec in inputs if (i := places[spec.name]) is not None)}
+    batch_names = {BATCH_AXIS, *(spec.shape[i] for spec in inputs if (i := batch_axes[spec.name]) is not None)}
     if len(part.shape) > 1:
         sized = {spec.name: part.shape for spec in inputs if fits_shape(spec.shape, part.shape)}
         text = f"--traffic {format_shape(part.shape)}"
         if not sized:
             taken = ", ".join(f"{spec.name}: {format_shape(spec.shape)}" for spec in inputs)
             raise UsageError(f"{text}: no input takes this shape; the inputs are {taken}")
-        batch = next((part.shape[i] for name in sized if (i := places[name]) is not None), 1)
-        lengths = match_axes(inputs, sized, places)
+        batch = next((part.shape[i] for name in sized if (i := batch_axes[name]) is not None), 1)
+        lengths = match_axes(inputs, sized, batch_axes)
     else:
         axes = dict(part.axes)
         if part.shape:
@@ -244,9 +247,9 @@ def _settle_part(
     return batch, lengths
 
 
-def _size_input(spec: TensorSpec, lengths: Mapping[str, int], batch: int, place: int | None) -> tuple[int, ...]:
+def _size_input(spec: TensorSpec, lengths: Mapping[str, int], batch: int, index: int | None) -> tuple[int, ...]:
     usual = concrete_shape(spec, batch)
     return tuple(
-        lengths.get(axis, usual[i]) if isinstance(axis, str) and i != place else usual[i]
+        lengths.get(axis, usual[i]) if isinstance(axis, str) and i != index else usual[i]
         for i, axis in enumerate(spec.shape)
     )

@@ -16,9 +16,9 @@ from enginebench.engines.registry import is_simulated
 from enginebench.report.numbers import format_alone, format_significant
 from enginebench.runs.building import describe_preload, make_build_folder, proves_when_timed
 from enginebench.runs.builds import can_wait
+from enginebench.runs.child.environments import find_environment
 from enginebench.runs.child.isolate import Child, child_environment, run_child
 from enginebench.runs.child.jobs import LeastWorkJob, MeasureJob, Neighbour
-from enginebench.runs.child.places import find_place
 from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter
 from enginebench.runs.results import (
@@ -165,7 +165,7 @@ class TrialRunner:
         usable = waiting if waiting and waiting.alive else None
         job = replace(job, imported_ahead=usable is not None)
         try:
-            with usable or Child(scheduled.environment, find_place(configuration.engine)) as child:
+            with usable or Child(scheduled.environment, find_environment(configuration.engine)) as child:
                 response = child.perform(job, timeout_s=self._timeout_s())
         except EngineBenchError as error:
             if isinstance(error, TimedOut) and self._timeout_s() < 1:

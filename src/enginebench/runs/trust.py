@@ -107,9 +107,9 @@ def find_opened(result: Result) -> int | None:
     """Find the index of the artifact from which a stored configuration can start again; None if none is kept."""
     entry = find_entry(result.engine.backend)
     kinds = (*entry.accepts, *entry.reopens)
-    places = [i for i, artifact in enumerate(result.artifacts) if artifact.kind in kinds]
-    places = [i for i in places if not holds_refused(result.artifacts[i])] or places  # else it is built again
-    return places[-1] if places else None
+    indices = [i for i, artifact in enumerate(result.artifacts) if artifact.kind in kinds]
+    indices = [i for i in indices if not holds_refused(result.artifacts[i])] or indices  # else it is built again
+    return indices[-1] if indices else None
 
 
 def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:

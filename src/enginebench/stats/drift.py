@@ -359,11 +359,11 @@ def _measure_with_boxes(
     if ref.shape[: len(box_shape)] != box_shape:
         return _measure_output(name, ref, cand, options)
     sample, own, other = matches.pairs.T
-    places = boxes[0].places[sample, own], boxes[1].places[sample, other]
+    indices = boxes[0].indices[sample, own], boxes[1].indices[sample, other]
     if len(box_shape) == 2:  # the second axis stays, so that a sample keeps its number of axes
-        partners = ref[sample, places[0]][:, None], cand[sample, places[1]][:, None]
+        partners = ref[sample, indices[0]][:, None], cand[sample, indices[1]][:, None]
     else:  # of one sample, without an axis of samples
-        partners = ref[places[0]], cand[places[1]]
+        partners = ref[indices[0]], cand[indices[1]]
     drift = _measure_output(name, *partners, options)
     return replace(drift, nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand))
 

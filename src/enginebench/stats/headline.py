@@ -131,12 +131,12 @@ def _measure_together(assessments: Sequence[Assessment]) -> dict[str, float]:
     }
     for assessment in assessments:
         compared = assessment.speedup is not None and assessment.baseline in times
-        place = (
+        position = (
             times[str(assessment.baseline)] - math.log(assessment.speedup.value)
             if assessment.speedup and compared
             else math.inf
         )
-        times.setdefault(assessment.result.id, place)
+        times.setdefault(assessment.result.id, position)
     return times
 
 
@@ -184,8 +184,8 @@ def make_headline(
     comparison = _compare_with(today, assessment, margin)
     if is_today:  # then the next one's ratio shows how it compares
         comparison = next((_compare_with(today, one, margin) for one in ranked if one is not assessment), None)
-    place = [one.result.id for one in ranked].index(assessment.result.id)
-    faster = next((one for one in ranked[:place] if one.result.id in reasons), None)
+    rank = [one.result.id for one in ranked].index(assessment.result.id)
+    faster = next((one for one in ranked[:rank] if one.result.id in reasons), None)
     strict = next((one for one in group if one.result.id == assessment.baseline and is_plain_fp32(one.result)), None)
     plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
     other = strict is not None and not plain and strict.result.id != assessment.result.id

@@ -148,8 +148,8 @@ def measure_difference(base: Spread, cand: Spread) -> Spread:
 def join_builds(values: Sequence[float], builds: Sequence[int | None]) -> list[float]:
     """Return one value for each build, its mean; for an engine that was built once, the value of every process."""
     groups: dict[object, list[float]] = {}
-    for place, (value, build) in enumerate(zip(values, builds, strict=True)):
-        groups.setdefault((place,) if build is None else build, []).append(value)
+    for index, (value, build) in enumerate(zip(values, builds, strict=True)):
+        groups.setdefault((index,) if build is None else build, []).append(value)
     return [math.fsum(group) / len(group) for group in groups.values()]
 
 

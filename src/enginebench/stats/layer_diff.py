@@ -65,24 +65,24 @@ def choose_keys(
     smaller = min(len(side) for side in distinct)
     if smaller and len(distinct[0] & distinct[1]) >= _NAMES_SHARED * smaller:
         return names, "name"  # type: ignore[return-value]
-    places = [number_operators(side) for side in distinct]
-    counts = [Counter(kind for kind, _ in side.values()) for side in places]
+    numbered = [number_operators(side) for side in distinct]
+    counts = [Counter(kind for kind, _ in side.values()) for side in numbered]
     usable = {kind for kind in counts[0] if counts[0][kind] == counts[1][kind]}
     sides: list[list[list[Key]]] = [
-        [[places[i][name] for name in layer if places[i][name][0] in usable] for layer in names[i]] for i in (0, 1)
+        [[numbered[i][name] for name in layer if numbered[i][name][0] in usable] for layer in names[i]] for i in (0, 1)
     ]
     return sides, "order"
 
 
 def number_operators(names: set[str]) -> dict[str, tuple[str, int]]:
     """Return name -> (operator type, its position among that type), ordered by the number at the end of the name."""
-    places: dict[str, tuple[str, int]] = {}
+    numbered: dict[str, tuple[str, int]] = {}
     seen: Counter[str] = Counter()
     for name in sorted(names, key=lambda name: (int(match[1]) if (match := _NUMBER.search(name)) else -1, name)):
         kind = _NUMBER.sub("", name.rsplit("/", 1)[-1])
-        places[name] = (kind, seen[kind])
+        numbered[name] = (kind, seen[kind])
         seen[kind] += 1
-    return places
+    return numbered
 
 
 def join_members(

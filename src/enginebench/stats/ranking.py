@@ -292,28 +292,28 @@ def mark_pareto(assessments: Sequence[Assessment], metric: str | None = None) ->
     Good is by the metric if any has it, else by the centred cosine to the reference, to four digits. Only those with
     status ok of one batch, scope and cache are compared, and none whose times are invalid.
     """
-    points = [_place(assessment, metric) for assessment in assessments]
-    groups: dict[tuple[object, ...], list[Place]] = {}
+    points = [_find_front_point(assessment, metric) for assessment in assessments]
+    groups: dict[tuple[object, ...], list[FrontPoint]] = {}
     for point in filter(None, points):
         groups.setdefault(point[0], []).append(point)
     best = {point for group in groups.values() for point in find_front(group, itemgetter(1, 2))}
     return [replace(assessment, pareto=point in best) for assessment, point in zip(assessments, points, strict=True)]
 
 
-def find_front(points: Iterable[Point], place: Callable[[Point], tuple[float, float]]) -> list[Point]:
+def find_front(points: Iterable[Point], locate: Callable[[Point], tuple[float, float]]) -> list[Point]:
     """Return the points that no other beats in both, by a first figure that is better if lower and a second if
     higher."""
     best: list[Point] = []
-    for point in sorted(points, key=lambda point: (place(point)[0], -place(point)[1])):
-        if not best or place(point)[1] > place(best[-1])[1]:
+    for point in sorted(points, key=lambda point: (locate(point)[0], -locate(point)[1])):
+        if not best or locate(point)[1] > locate(best[-1])[1]:
             best.append(point)
     return best
 
 
-Place = tuple[tuple[object, ...], float, float]
+FrontPoint = tuple[tuple[object, ...], float, float]
 
 
-def _place(assessment: Assessment, metric: str | None) -> Place | None:
+def _find_front_point(assessment: Assessment, metric: str | None) -> FrontPoint | None:
     """Return (setting and clock, p50 in ms, quality) of a configuration that can be on the front."""
     agreement = assessment.agreement
     is_truth = assessment.is_reference and agreement.outputs_agree is None

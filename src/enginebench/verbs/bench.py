@@ -29,7 +29,7 @@ from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Unpack, verb
-from enginebench.runs.child.places import strip_environment
+from enginebench.runs.child.environments import strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices, with_suffix
@@ -418,9 +418,9 @@ def _request_other(request: RunRequest, against: sides.Side, *, beside: bool) ->
 def _copy_tool_files(root: Path, result: Result) -> None:
     """Copy what the configuration's tool wrote to a folder of its name, with one for each of several processes."""
     folders = [log.parent for log in find_logs(root, result) if log.parent.name.startswith(PROCESS)]
-    for place in folders:
-        home = root / result.engine.backend / (place.name if len(folders) > 1 else "")
-        for path in filter(Path.is_file, place.iterdir()):
+    for folder in folders:
+        home = root / result.engine.backend / (folder.name if len(folders) > 1 else "")
+        for path in filter(Path.is_file, folder.iterdir()):
             copy_file(path, home / path.name)
 
 
@@ -428,8 +428,8 @@ def find_logs(root: Path, result: Result) -> list[Path]:
     """Return the logs of a configuration's tool, builds and trials in order; empty if nothing ran or it has no tool."""
     if find_entry(result.engine.backend).find_program is None:
         return []
-    place = RunFolder(root.absolute()).build_path(result.id, 0) if result.builds else root.absolute() / ARTIFACTS
-    backend: object = open_backend(result.engine.backend, cache_dir=place / "cache")
+    folder = RunFolder(root.absolute()).build_path(result.id, 0) if result.builds else root.absolute() / ARTIFACTS
+    backend: object = open_backend(result.engine.backend, cache_dir=folder / "cache")
     if not isinstance(backend, KeepsLog) or not result.artifacts:
         return []
     spec = replace(result.engine, precision=result.requested_precision)  # a relabelled configuration keeps its folder
@@ -437,7 +437,7 @@ def find_logs(root: Path, result: Result) -> list[Path]:
 
 
 def _plan_side(
-    folder: RunFolder, request: RunRequest, stored: Stored | None, place: str, reporter: Reporter
+    folder: RunFolder, request: RunRequest, stored: Stored | None, folder_name: str, reporter: Reporter
 ) -> PlannedConfiguration:
     """Return the one configuration of a request, its sources made in a folder of their own; that of a bundle.
 
@@ -448,11 +448,11 @@ def _plan_side(
     if stored is None and is_bundle(Path(request.model)):
         stored = open_as_stored(Path(request.model))
     if stored is not None:
-        made, home = stored.chain[-1], folder.root.absolute() / place
+        made, home = stored.chain[-1], folder.root.absolute() / folder_name
         bring_files(made.files, Path(made.path).parent, home)
         chain = (*stored.chain[:-1], replace(made, path=str(home / Path(made.path).name)))
         return sides.plan_again(replace(stored, chain=chain), request.measure)
-    (configuration,) = sides.plan_target(request, folder.root / place, reporter)
+    (configuration,) = sides.plan_target(request, folder.root / folder_name, reporter)
     return configuration
 
 

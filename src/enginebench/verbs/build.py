@@ -51,9 +51,9 @@ from enginebench.options import (
     Wait,
     verb,
 )
+from enginebench.runs.child.environments import find_environment, require_available, strip_environment
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildJob, BuildResponse, ProbeJob, Proof, SourceJob
-from enginebench.runs.child.places import find_place, require_available, strip_environment
 from enginebench.runs.child.proving import make_record_warning
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter, report_steps
@@ -438,7 +438,7 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     if needs_graph(spec, artifact.precision):
         # Probe the engine, where it runs, for what its version is known not to build.
         ahead = ProbeJob(engine=spec.backend, to_build=(artifact, strip_environment(spec)))
-        run_child(ahead, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
+        run_child(ahead, timeout_s=CHECK_TIMEOUT_S, environment=find_environment(spec))
         original, onnx = onnx, quantized_path(onnx, spec)
         reporter.say(f"{original} is {artifact.precision}; quantizing it to {onnx} first")
         to = format_precision(require_precision(spec.precision), spec.recipe)

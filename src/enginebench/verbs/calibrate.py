@@ -92,7 +92,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
 
     check_cpu(options["device"], "ranges are calibrated on the CPU and apply to every device")
     n, batch, method, percentile = options["n"], options["batch"], options["method"], options["percentile"]
-    batches_out, place = to_path(options["keep_batches"]), Path(out)
+    batches_out, path = to_path(options["keep_batches"]), Path(out)
     size, threads = options["input_size"], count_threads(options["threads"])
     with begin(model, options) as (taken, reporter), open_partial(scratch_for("calibrate")) as scratch:
         source, text = make_source(taken.text, options, size), to_text(data)
@@ -118,14 +118,14 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
         ranges = find_ranges(artifact, entries, method=method, percentile=percentile, batch=batch, threads=threads)
     if batches_out is not None:
         keep_batches(entries, batches_out)
-    if place.suffix == CACHE_SUFFIX:
-        write_calibration_cache(ranges, place)
+    if path.suffix == CACHE_SUFFIX:
+        write_calibration_cache(ranges, path)
     else:
-        write_calibration(ranges, place)
+        write_calibration(ranges, path)
     seconds = time.perf_counter() - start
     same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
     return CalibrateDocument(
-        path=str(place),
+        path=str(path),
         tensors=len(ranges.ranges),
         batches=str(batches_out) if batches_out else None,
         seconds=seconds,

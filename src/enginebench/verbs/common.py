@@ -24,7 +24,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.options import Model, PathLike, Shared, Side, Texts, list_all_options
 from enginebench.report.progress import COLUMNS, LiveReporter, PlainReporter
 from enginebench.runs import request
-from enginebench.runs.child import places
+from enginebench.runs.child.environments import name_environments
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter, Silent
 
@@ -214,7 +214,7 @@ def remember_environments(environments: Mapping[str, PathLike] | Sequence[str]) 
         if isinstance(environments, Mapping)
         else environments
     )
-    places.name_environments(texts)
+    name_environments(texts)
 
 
 def name_model(model: Model) -> str:

@@ -22,16 +22,16 @@ from enginebench.measure.jetson import list_readings, read_tegrastats
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, Printed, Progress, Unpack, verb
 from enginebench.report.table import Notes, Section
-from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import ProbeJob
-from enginebench.runs.child.places import (
+from enginebench.runs.child.environments import (
     OPTION,
     PROBE_TIMEOUT_S,
-    describe_place,
+    describe_environment,
     list_versions,
     name_environments,
     probe_elsewhere,
 )
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.child.jobs import ProbeJob
 from enginebench.verbs.common import open_progress
 
 MB = 1 << 20
@@ -113,7 +113,7 @@ def command(shown: Printed, **options: Unpack[DoctorOptions]) -> None:
 
 def examine(on_engine: Callable[[str], None] = lambda name: None, environment: str | None = None) -> DoctorDocument:
     """Return the machine and every engine, here or in an environment; `on_engine` gets each name before its probe."""
-    described_environment = describe_place(environment) if environment else None
+    described_environment = describe_environment(environment) if environment else None
     availabilities = []
     for name in list_names():
         on_engine(name)

@@ -303,11 +303,11 @@ def list_worst(entries: Sequence[ByName], outputs: Sequence[ByName], artifact: A
 
     measured = drift_stats.measure_samples(outputs[0], outputs[1])
     worst = min(measured, key=lambda one: (-one.nonfinite, rank_sample(one)), default=None)
-    place = worst.index if worst is not None and worst.index < len(entries) else 0
+    index = worst.index if worst is not None and worst.index < len(entries) else 0
     if find_fixed_batch(artifact) is None and step > 1:
-        yield join_samples([entries[place]], artifact.inputs, 1)
-    for places in [places for places in group_samples(entries, step, artifact.inputs) if place in places][:1]:
-        yield join_samples([entries[i] for i in places], artifact.inputs, step)
+        yield join_samples([entries[index]], artifact.inputs, 1)
+    for group in [group for group in group_samples(entries, step, artifact.inputs) if index in group][:1]:
+        yield join_samples([entries[i] for i in group], artifact.inputs, step)
 
 
 def rank_sample(sample: "SampleDrift") -> float:
@@ -409,15 +409,15 @@ def choose_inputs(
     )
 
 
-def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], place: Path) -> Path:
-    """Write the entries, joined, to `place`.npz, or to a folder of files if their shapes differ; return the path."""
+def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], out: Path) -> Path:
+    """Write the entries, joined, to `out`.npz, or to a folder of files if their shapes differ; return the path."""
     from enginebench.models.samples import group_samples, join_samples, write_samples
     from enginebench.runs.child.arrays import save_arrays
 
     if len(group_samples(entries, len(entries), specs)) > 1:
-        write_samples(entries, specs, place)
-        return place
-    path = place.with_suffix(".npz")
+        write_samples(entries, specs, out)
+        return out
+    path = out.with_suffix(".npz")
     save_arrays(path, join_samples(entries, specs, len(entries)))
     return path
 

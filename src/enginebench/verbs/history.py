@@ -76,16 +76,16 @@ def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions])
     from enginebench.runs.history import write_history
     from enginebench.runs.site import write_site
 
-    document, place = history(path, **options), find_results_folder(path)
-    out = Path(shown["out"] or ("history" if "://" in path else place / "history"))
-    written = write_history(document, place, out)
+    document, stored = history(path, **options), find_results_folder(path)
+    out = Path(shown["out"] or ("history" if "://" in path else stored / "history"))
+    written = write_history(document, stored, out)
     door.show(document, shown, door.tables(lambda document: list_history(document, shown["last"])))
     click.echo("\n".join(["", *map(str, written.paths), *written.notes]), err=True)
     if shown["parquet"] is not None:
         write_parquet(document.rows, Path(shown["parquet"]))
         click.echo(shown["parquet"], err=True)
     if shown["site"] is not None:
-        site = write_site(place, Path(shown["site"]))
+        site = write_site(stored, Path(shown["site"]))
         counts = f"{count_of(site.configurations, 'configurations')} of {count_of(site.runs, 'runs')}"
         click.echo("\n".join([f"{site.index}: {counts}", *site.notes]), err=True)
     if shown["mlflow"] is not None:

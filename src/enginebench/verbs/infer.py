@@ -18,10 +18,10 @@ from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
 from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, Unpack, Wait, verb
+from enginebench.runs.child.environments import require_available
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
-from enginebench.runs.child.places import require_available
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.verbs.common import begin, read_device

@@ -20,9 +20,9 @@ from enginebench.core.names import parse_precision
 from enginebench.core.records import LayerProfile, MeasureSpec
 from enginebench.engines.registry import find_entry, read_engine
 from enginebench.options import Opt, Unpack, verb
+from enginebench.runs.child.environments import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileJob
-from enginebench.runs.child.places import PROBE_TIMEOUT_S
 from enginebench.runs.folder import ARTIFACTS
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices

@@ -62,39 +62,39 @@ def read(path: PathLike) -> Document:
     """
     if path == "":  # as a Path it would be the current folder
         raise UsageError("path: the text is empty; expected a path")
-    place = Path(path)
-    return _read_folder(place) if place.is_dir() else _read_file(place)
+    target = Path(path)
+    return _read_folder(target) if target.is_dir() else _read_file(target)
 
 
-def _read_folder(place: Path) -> Document:
-    if folder.holds_run(place):
-        record, results = folder.read_results(place)
-        return Bench(place, tuple(results)) if record.verb == "bench" else Run(place, record, tuple(results))
+def _read_folder(path: Path) -> Document:
+    if folder.holds_run(path):
+        record, results = folder.read_results(path)
+        return Bench(path, tuple(results)) if record.verb == "bench" else Run(path, record, tuple(results))
     for name in ("bundle.json", "output_diff.json"):
-        if (place / name).is_file():
-            return _read_file(place / name)
-    if (document := _ask_features(place)) is not None:
+        if (path / name).is_file():
+            return _read_file(path / name)
+    if (document := _ask_features(path)) is not None:
         return document
-    raise ParseError(place, "", "a folder with none of their files", READABLE)
+    raise ParseError(path, "", "a folder with none of their files", READABLE)
 
 
-def _read_file(place: Path) -> Document:
-    if place.is_file() and (foreign := _ask_features(place)) is not None:
+def _read_file(path: Path) -> Document:
+    if path.is_file() and (foreign := _ask_features(path)) is not None:
         return foreign
-    schema = read_schema(place)
+    schema = read_schema(path)
     if is_result(schema):
-        return read_result(place)
+        return read_result(path)
     if schema == folder.RUN_SCHEMA:
-        return _read_folder(place.parent)
+        return _read_folder(path.parent)
     if schema == CALIBRATION_SCHEMA:
-        return read_calibration(place)
+        return read_calibration(path)
     record = DOCUMENTS.get(schema) or find("documents", schema)
     if record is not None:
-        document: Document = read_record(place, record)
+        document: Document = read_record(path, record)
         return document
-    raise ParseError(place, "$.schema", repr(schema), READABLE, "Was it written by a newer version?")
+    raise ParseError(path, "$.schema", repr(schema), READABLE, "Was it written by a newer version?")
 
 
-def _ask_features(place: Path) -> Struct | None:
+def _ask_features(path: Path) -> Struct | None:
     """Return the document of the first feature that reads such a file or folder; None if none does."""
-    return next((document for read in find_hooks(FileReader) if (document := read(place)) is not None), None)
+    return next((document for read in find_hooks(FileReader) if (document := read(path)) is not None), None)

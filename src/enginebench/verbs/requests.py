@@ -18,7 +18,7 @@ from enginebench.core.shapes import BATCH_AXIS
 from enginebench.engines.registry import check_options, check_overlap, choose_graph_engine, find_device, find_entry
 from enginebench.models.zoo import require_packages
 from enginebench.runs.bundles import Bundle
-from enginebench.runs.child.places import strip_environment
+from enginebench.runs.child.environments import strip_environment
 from enginebench.runs.folder import OUTSIDE, TIMEOUT_S, RunRequest, Wanted, check_outside
 from enginebench.runs.request import (
     PERCENTILES,
@@ -192,10 +192,10 @@ def check_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str, me
         option = name_flag("--cache", "cache")
         raise UsageError(f"{option} cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
     for name, options in engines:
-        place = find_device(name, device)
+        engine_device = find_device(name, device)
         if measure.scope == "pipelined":
-            check_overlap(name, place)
-        spec = EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)
+            check_overlap(name, engine_device)
+        spec = EngineSpec(backend=name, options=options, device=engine_device, precision="fp32", batch=1)
         check_options(strip_environment(spec))
 
 

@@ -132,8 +132,8 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
             reporter.step(f"generating {n} photographs")
             photos = make_photos(n, request.measure.seed)
         folder = scratch / "photos"
-        for place in filter(None, (folder, to_path(options["save_images"]))):
-            write_photos(place, photos)
+        for folder_out in filter(None, (folder, to_path(options["save_images"]))):
+            write_photos(folder_out, photos)
         job = StagesJob(
             model=row.model,
             artifact=source,

@@ -24,9 +24,9 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import building, campaign, trials
 from enginebench.runs.builds import can_wait, count_at_once
 from enginebench.runs.child import isolate
+from enginebench.runs.child.environments import Environment
 from enginebench.runs.child.isolate import Child, format_exit, run_child
 from enginebench.runs.child.jobs import MeasureJob, MeasureResponse, PreloadJob, ProbeJob, SourceJob
-from enginebench.runs.child.places import Place
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.main_job import run_model
 from processes import environment
@@ -63,9 +63,9 @@ def test_what_a_dead_child_started_does_not_hide_its_death(tmp_path: Path) -> No
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nsleep 600 &\nexit 3\n")
     python.chmod(0o755)
-    place = Place(name="dying", python=str(python), version=(3, 12), arch="x86_64", packages={})
+    environment = Environment(name="dying", python=str(python), version=(3, 12), arch="x86_64", packages={})
     with pytest.raises(ChildFailed, match="ended with exit code 3 and without a response"):
-        run_child(ProbeJob(engine="fake"), timeout_s=9, place=place)
+        run_child(ProbeJob(engine="fake"), timeout_s=9, environment=environment)
 
 
 def test_what_hangs_is_killed_and_costs_no_times(tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_threads_wait_asleep_where_nothing_is_timed(tmp_path: Path, monkeypatch:
     started: list[dict[str, str]] = []
 
     class Recorded(isolate.Child):
-        def __init__(self, environment: Mapping[str, str], place: Place | None) -> None:
-            started.append(dict(environment))
-            super().__init__(environment, place)
+        def __init__(self, variables: Mapping[str, str], environment: Environment | None) -> None:
+            started.append(dict(variables))
+            super().__init__(variables, environment)
 
     monkeypatch.setattr(isolate, "Child", Recorded)
-    run_child(ProbeJob(engine="fake"), timeout_s=60, environment={"OMP_NUM_THREADS": "2"})
-    run_child(make_job(tmp_path), timeout_s=60, environment={"OMP_NUM_THREADS": "2"})
+    run_child(ProbeJob(engine="fake"), timeout_s=60, variables={"OMP_NUM_THREADS": "2"})
+    run_child(make_job(tmp_path), timeout_s=60, variables={"OMP_NUM_THREADS": "2"})
     assert started == [{"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}, {"OMP_NUM_THREADS": "2"}]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from calls import read_document, succeed
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs.child import places
+from enginebench.runs.child import environments
 from enginebench.stats.drift import default_limits
 from fakes.tensorrt_modules import MODULES, forget_modules
 from fakes.trtexec_shim import install_trtexec
@@ -63,7 +63,7 @@ def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
             return run_cli(tmp_path, *arguments, env=env, code=code)
         forget_modules()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(places, "find_gpu_name", "Fake GPU".__getitem__)  # the GPU of the fakes
+            patch.setattr(environments, "find_gpu_name", "Fake GPU".__getitem__)  # the GPU of the fakes
             for folder in reversed(env["PYTHONPATH"].split(":")):
                 patch.syspath_prepend(folder)
             return run_here(tmp_path, *arguments, env=env, code=code)

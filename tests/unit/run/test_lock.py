@@ -20,7 +20,7 @@ from enginebench.core.errors import ArtifactError, DeviceBusy, MeasurementError,
 from enginebench.core.records import Availability, MeasureSpec
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import holders, lock, main_job, plan
-from enginebench.runs.child import places
+from enginebench.runs.child import environments
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.lock import lock_device, lock_devices, lock_folder
 from enginebench.runs.targets.sides import Side
@@ -279,9 +279,9 @@ def test_every_verb_locks_what_it_runs_on(verb: str, tmp_path: Path, monkeypatch
         raise Reached(*sorted(set(devices)))
         yield
 
-    for asking in (plan, places):
+    for asking in (plan, environments):
         monkeypatch.setattr(asking, "find_installed", lambda name: Availability(engine=name, available=True))
-    monkeypatch.setattr(places, "find_gpu_name", "Fake GPU".__getitem__)
+    monkeypatch.setattr(environments, "find_gpu_name", "Fake GPU".__getitem__)
     # The command is put together before, by a trtexec that need not be here.
     monkeypatch.setattr(building, "open_composing", lambda spec: SimpleNamespace(compose_build=lambda *_: None))
     monkeypatch.setattr(module, "lock_devices", reach)

@@ -13,7 +13,7 @@ from enginebench.core.records import MeasureSpec
 from enginebench.door import FiniteRange, program
 from enginebench.engines.registry import read_engines
 from enginebench.runs import request
-from enginebench.runs.child import places
+from enginebench.runs.child import environments
 from enginebench.verbs.requests import (
     Opening,
     count_threads,
@@ -99,7 +99,7 @@ def test_what_no_engine_runs_is_refused_before_there_is_a_request(engines: str, 
 @pytest.mark.feature("trtexec", "'trtexec'")
 def test_what_cannot_overlap_is_refused_before_there_is_a_request(engine, device, cache, reason, monkeypatch) -> None:
     measure = MeasureSpec(scope="pipelined", cache=cache)
-    monkeypatch.setattr(places, "find_gpu_name", lambda index: None)
+    monkeypatch.setattr(environments, "find_gpu_name", lambda index: None)
     shared = fill(**COMMON | {"device": device, "input_shape": ()})
     with pytest.raises(
         UsageError if reason else BackendUnavailable, match=reason or "no cuda:0 here: the driver shows"

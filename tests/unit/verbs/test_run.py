@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from enginebench.engines.fake import FakeEngine
-from enginebench.runs.child import places
+from enginebench.runs.child import environments
 from processes import Cli
 
 FAST = ("--warmup", "2", "--iters", "30")
@@ -44,7 +44,7 @@ def test_a_stored_run_shows_nobodys_home(finished_run: Path) -> None:
 
 
 def test_engines_of_a_gpu_are_asked_for_on_a_gpu_that_is_there(cli, tiny_onnx, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(places, "find_gpu_name", {0: "one", 1: "other"}.get)
+    monkeypatch.setattr(environments, "find_gpu_name", {0: "one", 1: "other"}.get)
     done = cli("run", tiny_onnx, "--quick", "--device", "cuda:0")
     assert "ort-cuda" in done.stdout and "openvino" not in done.stdout
     done = cli("bench", tiny_onnx, "--engine", "ort-cuda", "--out", "b", "--device", "cuda:7", code=3)

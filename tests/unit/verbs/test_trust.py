@@ -19,7 +19,7 @@ from enginebench.core.features import list_features
 from enginebench.core.store import hash_file
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import trust
-from enginebench.runs.child.places import describe_place
+from enginebench.runs.child.environments import describe_environment
 from enginebench.runs.folder import RunFolder, RunRequest, format_resume, trust_request
 from enginebench.runs.targets.sides import open_stored
 from in_process import run_here
@@ -330,7 +330,7 @@ def test_an_allowed_file_that_is_not_here_is_asked_for_by_its_path(place: Path) 
 @pytest.mark.parametrize("name", ["/bin/sh", "../evil.sh", "./evil.sh", "nobody"])
 def test_an_environment_of_a_stored_configuration_is_a_name_of_the_users(place: Path, name: str) -> None:
     with pytest.raises(UsageError, match="unknown environment"):
-        describe_place(name)
+        describe_environment(name)
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ def refuse_delivery(root: Path, request: RunRequest, result: Result) -> EngineBe
     """Return why a configuration of the run in `root` cannot be delivered, by its files alone; None if it can."""
     if reason := explain_refusal(result):
         return UsageError(reason)
-    folder, place = RunFolder(root), find_opened(result)
+    folder, opened = RunFolder(root), find_opened(result)
     if result.status == "partial":
         return UsageError(_explain_partial(folder))
-    if place is None:
+    if opened is None:
         return ArtifactError(f"the run keeps nothing of it that {result.engine.backend} could start from")
-    artifact = result.artifacts[place]
+    artifact = result.artifacts[opened]
     try:
         if not folder.artifacts.is_dir():
             return ArtifactError("the folder of the run holds results alone, without models; run it again")
@@ -85,6 +85,6 @@ def plan_delivery(root: Path, request: RunRequest, result: Result) -> Delivery:
     refusal = refuse_delivery(root, request, result)
     if refusal is not None:
         return Delivery(refusal=str(refusal))
-    place = find_opened(result)
-    assert place is not None  # else it is refused
-    return Delivery(options=tuple(list_needed(result.artifacts[place], result.engine)))
+    opened = find_opened(result)
+    assert opened is not None  # else it is refused
+    return Delivery(options=tuple(list_needed(result.artifacts[opened], result.engine)))

@@ -76,7 +76,7 @@ def format_config(name: str, bundle: Bundle) -> str:
     largest = bundle.engine.batch if batched else 0
     sizes = dict.fromkeys(list_batch_names(bundle.artifact.inputs), bundle.engine.batch)
     kind, _, index = bundle.engine.device.partition(":")
-    place = f"kind: KIND_GPU gpus: [ {index or 0} ]" if kind == "cuda" else "kind: KIND_CPU"
+    instances = f"kind: KIND_GPU gpus: [ {index or 0} ]" if kind == "cuda" else "kind: KIND_CPU"
     lines = [
         f"# {bundle.row}, delivered by EngineBench. The measured figures are not those of a server.",
         f"name: {json.dumps(name)}",
@@ -85,7 +85,7 @@ def format_config(name: str, bundle: Bundle) -> str:
         *(_format_tensor("input", spec, batched, sizes) for spec in bundle.artifact.inputs),
         *(_format_tensor("output", spec, batched, sizes) for spec in bundle.artifact.outputs),
         *([f"dynamic_batching {{ preferred_batch_size: [ {largest} ] }}"] if largest > 1 else []),
-        f"instance_group [ {{ count: 1 {place} }} ]",
+        f"instance_group [ {{ count: 1 {instances} }} ]",
         *_format_parameters(bundle),
         _format_warmup(bundle, batched),
     ]

@@ -285,8 +285,8 @@ def write_configuration_check(stage: Path, folder: RunFolder, stored: Stored, *,
     cells, names = list_cells(result.engine), name_cells(result.engine.traffic)
     for i, cell in [*enumerate(cells)][1:]:  # the same inputs as of the run's own check
         sized = size_artifact(stored.chain[-1], cell).inputs
-        place = find_samples(folder.artifacts)
-        feeds = [*sample_feeds(sized, result.model, cell.batch, result.measure.seed, CELL_CALLS, place)]
+        samples_path = find_samples(folder.artifacts)
+        feeds = [*sample_feeds(sized, result.model, cell.batch, result.measure.seed, CELL_CALLS, samples_path)]
         if CELL + names[i] not in sets:
             raise ArtifactError(f"the run keeps no outputs of {names[i]}, which the bundle would check; run it again")
         writing.write_check(stage, feeds, sets[CELL + names[i]], ranks, f"check-{i + 1}.npz")
@@ -304,8 +304,8 @@ def join_given(
     shapes = [[entries[group[0]][spec.name].shape for spec in specs] for group in groups]
     alike = [group for group, own in zip(groups, shapes, strict=True) if own == shapes[0]]
     feeds: list[Feeds] = [join_samples([entries[i] for i in group], specs, step) for group in alike]
-    places = [group[i % len(group)] for group in alike for i in range(step)]
-    return feeds, {name: array[places] for name, array in outputs.items()}
+    order = [group[i % len(group)] for group in alike for i in range(step)]
+    return feeds, {name: array[order] for name, array in outputs.items()}
 
 
 def describe_bundle(

@@ -208,8 +208,8 @@ class BoardSource:
     def take(self) -> list[Waiting]:
         released = int(self._board.head[RELEASED])
         first, self._taken = self._taken, released
-        place, servers = self._share
-        numbers = range(first + (place - first) % servers, released, servers)
+        index, servers = self._share
+        numbers = range(first + (index - first) % servers, released, servers)
         samples = self._board.sample[numbers.start : released : servers].tolist()
         return [
             Waiting(number, self._due[number], self._kinds[sample])

@@ -147,9 +147,9 @@ def open_streams(backend: Backend, job: ServeJob) -> Streams:
             return streams
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and cannot be put under load; name another engine")
-    place = find_entry(engine.backend).describe_on(engine.device)
-    any_batch = place.any_batch
-    spec = replace(engine, options={**place.beside_itself, **engine.options})
+    described = find_entry(engine.backend).describe_on(engine.device)
+    any_batch = described.any_batch
+    spec = replace(engine, options={**described.beside_itself, **engine.options})
     buckets = (job.max_batch,) if any_batch else job.compiled_for or choose_buckets(job.max_batch)
     engines = load_all(backend, artifact, [replace(spec, batch=batch) for batch in buckets] * job.streams)
 

@@ -46,10 +46,10 @@ class Ring:
         memory = np.frombuffer(mmap.mmap(descriptor, 0, flags=flags), np.uint8)
         self.slots, self.size, samples = memory[:24].view(np.int64).tolist()
         body = memory[ALIGNMENT : ALIGNMENT + (samples + self.slots) * self.size].reshape(-1, self.size)
-        self.samples, self.places = body[:samples], body[samples:]
+        self.samples, self.slot_bytes = body[:samples], body[samples:]
 
     def write(self, number: int, sample: int) -> None:
-        self.places[number % self.slots] = self.samples[sample]
+        self.slot_bytes[number % self.slots] = self.samples[sample]
 
 
 def create_ring(descriptor: int, samples: Sequence[Feeds], requests: int, at_once: int) -> Ring:
@@ -83,7 +83,7 @@ def view_tensors(slots: Array, sample: Feeds) -> Feeds:
 
 def find_requests(ring: Ring, samples: Sequence[Feeds], calls: Sequence[int]) -> Callable[[int], Feeds]:
     """Return a function that gives the tensors of a request from its slot; `calls` has the sample of each request."""
-    view = cache(lambda sample: view_tensors(ring.places, samples[sample]))
+    view = cache(lambda sample: view_tensors(ring.slot_bytes, samples[sample]))
 
     def find(number: int) -> Feeds:
         slot, sample = number % ring.slots, calls[number]
@@ -105,7 +105,7 @@ class Feeders:
     def __init__(self, board: MemoryBoard, ring: Ring, cpus: int) -> None:
         self._board, self._ring, self.count = board, ring, count_feeders(ring, board, cpus)
         start = multiprocessing.get_context("fork").Process
-        parts = [(board, ring, place, self.count) for place in range(self.count)]
+        parts = [(board, ring, index, self.count) for index in range(self.count)]
         self._processes = [start(target=_feed_behind, args=part, daemon=True) for part in parts]
         for process in self._processes:
             process.start()
@@ -146,15 +146,15 @@ def _feed_behind(*part: Any) -> None:
     feed(*part)
 
 
-def feed(board: MemoryBoard, ring: Ring, place: int, feeders: int) -> None:
-    """Write every request whose number is `place` modulo `feeders`, in turn, as soon as its slot is free."""
+def feed(board: MemoryBoard, ring: Ring, index: int, feeders: int) -> None:
+    """Write every request whose number is `index` modulo `feeders`, in turn, as soon as its slot is free."""
     head, status, samples, offset = board.head.data, board.status.data, board.sample.data, board.offset.data
     clock = time.perf_counter_ns
-    for number in range(place, board.count, feeders):
+    for number in range(index, board.count, feeders):
         while (before := number - ring.slots) >= 0 and status[before] == PENDING:
             time.sleep(max(FEED_POLL_S, (head[START] + offset[before] - clock()) / 1e9))
         begin_ns = clock()
         ring.write(number, samples[number])
-        head[FEEDING + place] += clock() - begin_ns
-        head[WRITTEN + place] = number + feeders
-    head[WRITTEN + place] = board.count
+        head[FEEDING + index] += clock() - begin_ns
+        head[WRITTEN + index] = number + feeders
+    head[WRITTEN + index] = board.count

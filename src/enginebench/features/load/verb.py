@@ -201,8 +201,8 @@ def check_engines_of_mix(request: RunRequest) -> None:
         raise UsageError("--traffic is for a model with its engines; a bundle has its own shapes")
     for name, _ in request.engines if request.traffic else ():
         device = find_device(name, request.device)
-        place = find_entry(name).describe_on(device)
-        if not (place.any_batch or place.for_shapes):
+        entry = find_entry(name).describe_on(device)
+        if not (entry.any_batch or entry.for_shapes):
             raise UsageError(
                 f"--traffic: {name} on {device} is made for one shape; name engines that take several: "
                 f"{', '.join(list_engines_of_mix())}"
@@ -292,8 +292,8 @@ class Loading:
                 continue
             for described in [replace(candidate, artifact=artifact.sha256) for candidate in named]:
                 self._prober.rows[described.id] = described
-                place, seed = self._folder.artifacts, row.measure.seed
-                benches.append(make_bench(described, artifact, model=row.inputs_model, out_dir=place, seed=seed))
+                artifacts, seed = self._folder.artifacts, row.measure.seed
+                benches.append(make_bench(described, artifact, model=row.inputs_model, out_dir=artifacts, seed=seed))
         if not benches:
             if len(failures) == 1:
                 raise failures[0]

@@ -11,18 +11,18 @@ from enginebench.features.locate.program import Arrays
 from enginebench.models.onnx.source import load_external_data, read_tensor_values
 
 
-def cut_body(graph: Graph, place: int, values: Arrays) -> tuple[str, ModelProto, dict[str, Array]] | None:
+def cut_body(graph: Graph, index: int, values: Arrays) -> tuple[str, ModelProto, dict[str, Array]] | None:
     """Return the name of the attribute that holds the graph, or the word function, the graph, and its inputs; None if a
     node has none, or if what it reads is not known.
 
     Args:
         values: of the tensors of the graph around it.
     """
-    node = graph.model.graph.node[place]
+    node = graph.model.graph.node[index]
     if any((node.domain, node.op_type) == (one.domain, one.name) for one in graph.model.functions):
-        called = graph.cut([place], graph.steps[place].outputs, values)
+        called = graph.cut([index], graph.steps[index].outputs, values)
         return "function", inliner.inline_local_functions(called), {v.name: values[v.name] for v in called.graph.input}
-    read = {name: array for name in graph.steps[place].inputs if (array := _read(graph, name, values)) is not None}
+    read = {name: array for name in graph.steps[index].inputs if (array := _read(graph, name, values)) is not None}
     if (taken := _choose(node, read)) is None:
         return None
     name, arrays = taken

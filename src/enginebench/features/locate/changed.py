@@ -28,19 +28,19 @@ def mark_outputs(graph: Graph, names: Sequence[str], values: Arrays) -> ModelPro
     return model
 
 
-def keep_long(graph: Graph, places: Collection[int]) -> ModelProto:
+def keep_long(graph: Graph, indices: Collection[int]) -> ModelProto:
     """Return the whole graph with these nodes in FP32; what passes between two of them is not made shorter.
 
     Of a graph with Q/DQ nodes they read what was quantized.
     """
     model = _copy(graph)
     types = _list_types(model)
-    made = {name for i in places for name in graph.steps[i].outputs if types.get(name) in SHORT}
-    outside = {name for i, step in enumerate(graph.steps) if i not in places for name in step.inputs}
+    made = {name for i in indices for name in graph.steps[i].outputs if types.get(name) in SHORT}
+    outside = {name for i, step in enumerate(graph.steps) if i not in indices for name in step.inputs}
     outside |= set(graph.outputs)
     nodes, casts = [], set[str]()
     for i, node in enumerate(model.graph.node):
-        if i not in places:
+        if i not in indices:
             nodes.append(node)
             continue
         for at, name in enumerate(node.input):

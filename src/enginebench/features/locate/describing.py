@@ -15,7 +15,7 @@ def describe_fault(search: Search, fault: Fault) -> FoundFault:
         node=step.name,
         kind=step.kind,
         tensor=tensor,
-        nodes=tuple(steps[i].name for i in fault.places),
+        nodes=tuple(steps[i].name for i in fault.indices),
         hidden_by=fault.hidden_by,
         untried=fault.untried,
         snr_db=deviation.snr_db,

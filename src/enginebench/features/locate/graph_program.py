@@ -76,26 +76,26 @@ class GraphProgram(Graph):
         left = [i for i, step in enumerate(self.steps) if i not in self.folded and not set(step.outputs) <= set(feeds)]
         # Types that NumPy does not have are computed where they are needed.
         slices, unkept = self.slice_steps(left), {name for name, kind in self._types.items() if kind in NOT_IN_NUMPY}
-        for i, places in enumerate(slices):
+        for i, indices in enumerate(slices):
             self._note(f"reference: slice {i + 1} of {len(slices)}")
-            wanted = [name for place in places for name in self.steps[place].outputs if name not in unkept]
+            wanted = [name for index in indices for name in self.steps[index].outputs if name not in unkept]
             if not wanted:
                 continue
-            self.values.add(self.expect(places, wanted, self.values))
+            self.values.add(self.expect(indices, wanted, self.values))
 
-    def slice_steps(self, places: Sequence[int]) -> list[list[int]]:
+    def slice_steps(self, indices: Sequence[int]) -> list[list[int]]:
         unknown = self._slice_bytes // UNKNOWN_SHARE
 
-        def measure(place: int) -> int:
-            return sum(self._sizes.get(name, unknown) for name in self.steps[place].outputs)
+        def measure(index: int) -> int:
+            return sum(self._sizes.get(name, unknown) for name in self.steps[index].outputs)
 
-        return slice_sizes(places, measure, self._slice_bytes)
+        return slice_sizes(indices, measure, self._slice_bytes)
 
-    def expect(self, places: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
-        return self.refer(self.cut(places, wanted, values), values)
+    def expect(self, indices: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
+        return self.refer(self.cut(indices, wanted, values), values)
 
-    def compute(self, places: Collection[int], wanted: Sequence[str], values: Arrays, like: Arrays) -> Arrays:
-        return self.run(self.cut(places, wanted, values, like), values, like, self.engine)
+    def compute(self, indices: Collection[int], wanted: Sequence[str], values: Arrays, like: Arrays) -> Arrays:
+        return self.run(self.cut(indices, wanted, values, like), values, like, self.engine)
 
     def refer(self, model: ModelProto, values: Arrays) -> Arrays:
         """Return the outputs of a graph as it is written: what is in FP16 is rounded behind each node.
@@ -105,10 +105,10 @@ class GraphProgram(Graph):
         if TensorProto.FLOAT16 not in self._types.values():
             return self._refer_at_once(model, values)
         graph, arrays, made = Graph(self.path, model), self.pick_fed(model, values), dict[str, Array]()
-        for place, step in enumerate(graph.steps):
-            if place in graph.folded and not set(step.outputs) & set(graph.outputs):
+        for index, step in enumerate(graph.steps):
+            if index in graph.folded and not set(step.outputs) & set(graph.outputs):
                 continue  # part of each cut that reads it
-            made.update(self._refer_at_once(graph.cut([place], step.outputs, arrays), arrays))
+            made.update(self._refer_at_once(graph.cut([index], step.outputs, arrays), arrays))
             # Others, as sequences, are no inputs: they are computed in each cut that reads them.
             arrays.update(
                 (name, made[name])

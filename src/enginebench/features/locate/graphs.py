@@ -35,7 +35,7 @@ class Graph:
 
     def cut(
         self,
-        places: Collection[int],
+        indices: Collection[int],
         wanted: Sequence[str],
         values: Mapping[str, Array],
         like: Mapping[str, Array] | None = None,
@@ -49,12 +49,12 @@ class Graph:
             values: also of weights, for which they stand in.
             like: arrays of the types and shapes that the tensors have, for their declarations.
         """
-        places = complete_steps(self, places, wanted, values)
-        steps = [self.steps[i] for i in places]
+        indices = complete_steps(self, indices, wanted, values)
+        steps = [self.steps[i] for i in indices]
         made = {name for step in steps for name in step.outputs}
         read = list(dict.fromkeys(name for step in steps for name in step.inputs if name not in made))
         graph = GraphProto(name="g")
-        graph.node.extend(self.model.graph.node[i] for i in places)
+        graph.node.extend(self.model.graph.node[i] for i in indices)
         fed = [name for name in read if name not in self.constants and name not in self.sparse]
         graph.input.extend(describe_value(name, values[name]) for name in fed)
         like = like or {}

@@ -12,7 +12,7 @@ from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_engine
 from enginebench.core.protocols import Array
 from enginebench.features.locate.jobs import KNOWN, PairJob, SideJob
-from enginebench.features.locate.repro import find_place
+from enginebench.features.locate.repro import find_free_folder
 from enginebench.models.precision.exclusion import COMMENT, write_exclusion
 from enginebench.report.located import FoundFault, Located, LocatedSide, WayAround
 from enginebench.runs.child.arrays import save_arrays
@@ -50,7 +50,7 @@ def locate_faults(
             located.append(LocatedSide(text=side.text, state="unknown", why=why))
             continue
         taken = sum(one.state == "leaves" for one in located)
-        place = find_place(out, taken) if out is not None else None
+        index = find_free_folder(out, taken) if out is not None else None
         job = SideJob(
             text=side.text,
             artifact=side.artifact,
@@ -58,7 +58,7 @@ def locate_faults(
             calls=tuple(str(path.absolute()) for path in paths),
             out_dir=str(scratch / str(i)),
             slice_mb=slice_mb,
-            repro_dir=str(place.absolute()) if place is not None else None,
+            repro_dir=str(index.absolute()) if index is not None else None,
         )
         side_result, interrupted = search(job, reporter)
         if side.artifact is not sides[i].artifact and not side_result.why:

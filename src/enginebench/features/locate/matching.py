@@ -38,8 +38,8 @@ class Matching:
         by_key: dict[str, list[str]] = defaultdict(list)
         for name, key in own.items():
             by_key[key].append(name)
-        for place, step in enumerate(self._second.steps):
-            made = make_step_keys(self._second, place, self._keys)
+        for index, step in enumerate(self._second.steps):
+            made = make_step_keys(self._second, index, self._keys)
             self._keys |= made
             for name, key in made.items() if step.kind not in SAME else ():
                 alike = self._choose(name, by_key.get(key, []), own)
@@ -113,27 +113,27 @@ class Matching:
     @staticmethod
     def _list_read(graph: GraphProgram, name: str) -> tuple[str, list[str]] | None:
         """Return the kind of the node that makes a tensor, and the computed tensors that it reads."""
-        place = graph.producers.get(name)
-        if place is None:
+        index = graph.producers.get(name)
+        if index is None:
             return None
-        read = [_skip_same(graph, one) for one in graph.steps[place].inputs]
+        read = [_skip_same(graph, one) for one in graph.steps[index].inputs]
         return _find_kind(graph, name), [one for one in read if one in graph.producers and one in graph.values]
 
 
 def make_keys(graph: GraphProgram) -> dict[str, str]:
     """Return, for each tensor that a node makes, a text that says what it is computed from; not by which weights."""
     keys = {name: f"input {i}" for i, name in enumerate(graph.inputs)}
-    for place in range(len(graph.steps)):
-        keys |= make_step_keys(graph, place, keys)
+    for index in range(len(graph.steps)):
+        keys |= make_step_keys(graph, index, keys)
     made = {name for step in graph.steps if step.kind not in SAME for name in step.outputs}
     return {name: key for name, key in keys.items() if name in made}
 
 
-def make_step_keys(graph: GraphProgram, place: int, keys: Mapping[str, str]) -> dict[str, str]:
-    node = graph.model.graph.node[place]
+def make_step_keys(graph: GraphProgram, index: int, keys: Mapping[str, str]) -> dict[str, str]:
+    node = graph.model.graph.node[index]
     read = [keys.get(name, "constant") for name in node.input]
     if node.op_type in SAME and read:
-        return dict.fromkeys(graph.steps[place].outputs, read[0])
+        return dict.fromkeys(graph.steps[index].outputs, read[0])
     text = f"{node.domain}.{node.op_type}({', '.join(sorted(read) if node.op_type in COMMUTES else read)})"
     return {name: hashlib.sha256(f"{text}#{i}".encode()).hexdigest() for i, name in enumerate(node.output) if name}
 

@@ -15,12 +15,12 @@ def explain_beginning(program: Program) -> str:
     seen = set(names)
     begins: list[int] = []
     while names:
-        place = producers.get(names.pop())
-        if place is None:
+        index = producers.get(names.pop())
+        if index is None:
             continue
-        before = [name for name in program.steps[place].inputs if has_nonfinite(program, name)]
+        before = [name for name in program.steps[index].inputs if has_nonfinite(program, name)]
         if not before:
-            begins.append(place)
+            begins.append(index)
         names += [name for name in before if name not in seen]
         seen.update(before)
     if not begins:
@@ -28,9 +28,9 @@ def explain_beginning(program: Program) -> str:
     return describe_beginning(program, min(begins))
 
 
-def describe_beginning(program: Program, place: int) -> str:
+def describe_beginning(program: Program, index: int) -> str:
     """Describe a node that makes values which are not finite: which, and the values that it reads there."""
-    step = program.steps[place]
+    step = program.steps[index]
     made = next(program.values[name] for name in step.outputs if has_nonfinite(program, name))
     kind = "NaN" if np.isnan(made).any() else "infinity"
     read = [np.asarray(program.values[name]) for name in step.inputs if name in program.values]

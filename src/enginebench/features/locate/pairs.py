@@ -62,16 +62,16 @@ class Pair:
         for name in self.second.outputs:  # behind what is computed in another way, names may be all that is alike
             if name in self.matches and self.measure(name, precision).leaves:
                 self._matching.match_backward(name)
-        for place, step in enumerate(self.second.steps):
+        for index, step in enumerate(self.second.steps):
             for tensor in step.outputs:
                 if tensor in self.reshaped:
-                    return self._describe(place, tensor, Deviation(leaves=True))
+                    return self._describe(index, tensor, Deviation(leaves=True))
                 if tensor in self.matches and (deviation := self.measure(tensor, precision)).leaves:
-                    return self._describe(place, tensor, deviation)
+                    return self._describe(index, tensor, deviation)
         return None
 
-    def _describe(self, place: int, tensor: str, deviation: Deviation) -> FoundFault:
-        step = self.second.steps[place]
+    def _describe(self, index: int, tensor: str, deviation: Deviation) -> FoundFault:
+        step = self.second.steps[index]
         return FoundFault(
             node=step.name,
             kind=step.kind,
@@ -82,15 +82,15 @@ class Pair:
             nonfinite=deviation.nonfinite,
             tamed=deviation.tamed,
             overflowed=self._explain_overflow(tensor) if deviation.nonfinite else "",
-            unlike=" ".join(filter(None, (self._explain_cause(place), self._explain_alone(place)))),
+            unlike=" ".join(filter(None, (self._explain_cause(index), self._explain_alone(index)))),
         )
 
-    def _explain_cause(self, place: int) -> str:
-        return self._explain_unlike(place) or self._explain_before(place)
+    def _explain_cause(self, index: int) -> str:
+        return self._explain_unlike(index) or self._explain_before(index)
 
-    def _explain_alone(self, place: int) -> str:
+    def _explain_alone(self, index: int) -> str:
         """Explain which nodes lie between this one and what is the same, and have no counterpart."""
-        near, waiting, alone = {**self.matches, **self.reshaped}, list(self.second.steps[place].inputs), set[int]()
+        near, waiting, alone = {**self.matches, **self.reshaped}, list(self.second.steps[index].inputs), set[int]()
         while waiting:
             name = waiting.pop()
             before = self.second.producers.get(name)
@@ -112,20 +112,20 @@ class Pair:
         """List the nodes behind a fault, or beside it, that are not the same, and differ fed with tensors of the first
         graph."""
         further, tried = list[FoundFault](), 0
-        for place in range(self.second.producers[fault.tensor] + 1, len(self.second.steps)):
+        for index in range(self.second.producers[fault.tensor] + 1, len(self.second.steps)):
             if len(further) == MOST_FURTHER or tried == MOST_MEASURED:
                 break
-            if not self._explain_unlike(place):
+            if not self._explain_unlike(index):
                 continue
             tried += 1
-            tensor = next((name for name in self.second.steps[place].outputs if name in self.matches), None)
+            tensor = next((name for name in self.second.steps[index].outputs if name in self.matches), None)
             local = self._compute_alone(tensor) if tensor is not None else None
             if tensor is None or local is None:
                 continue
             expected = self.first.values[self.matches[tensor]]
             deviation = measure_deviation(expected, local.astype(expected.dtype), precision)
             if deviation.leaves:
-                further.append(self._describe(place, tensor, deviation))
+                further.append(self._describe(index, tensor, deviation))
         return further
 
     def _explain_overflow(self, tensor: str) -> str:
@@ -136,13 +136,13 @@ class Pair:
         largest = float(np.abs(expected[lost]).max(initial=0.0))
         return f"There the values of the first graph are up to {largest:.6g}."
 
-    def _explain_unlike(self, place: int) -> str:
+    def _explain_unlike(self, index: int) -> str:
         """Explain how a node is not the same as its counterpart: by shape, attributes, weights, or what it reads."""
-        step, near = self.second.steps[place], {**self.matches, **self.reshaped}
+        step, near = self.second.steps[index], {**self.matches, **self.reshaped}
         mine = next((name for name in step.outputs if name in near), None)
         if mine is None:
             return ""
-        nodes = self.second.model.graph.node[place], self.first.model.graph.node[self.first.producers[near[mine]]]
+        nodes = self.second.model.graph.node[index], self.first.model.graph.node[self.first.producers[near[mine]]]
         if (
             text := self._compare_nodes(*nodes, (self.second.constants, self.first.constants))
         ) or mine not in self.reshaped:
@@ -195,9 +195,9 @@ class Pair:
                 return f"In its {name}, at {node.name or node.output[0]} ({node.op_type}): {text}"
         return ""
 
-    def _explain_before(self, place: int) -> str:
+    def _explain_before(self, index: int) -> str:
         """Explain which node before this one is not the same, where its own output keeps to the limits."""
-        steps, names, seen = self.second.steps, list(self.second.steps[place].inputs), set[int]()
+        steps, names, seen = self.second.steps, list(self.second.steps[index].inputs), set[int]()
         while names:
             before = self.second.producers.get(names.pop())
             if before is not None and before not in seen:
@@ -256,9 +256,9 @@ class Pair:
             shortened = self.first.values[other].astype(values.dtype)
         return not np.isfinite(np.atleast_1d(shortened)).all()
 
-    def name_first(self, places: Sequence[int]) -> tuple[str, ...]:
+    def name_first(self, indices: Sequence[int]) -> tuple[str, ...]:
         """Return the names that nodes of the second graph have in the first."""
-        tensors = [name for i in places for name in self.second.steps[i].outputs if name in self.matches]
+        tensors = [name for i in indices for name in self.second.steps[i].outputs if name in self.matches]
         steps = [self.first.steps[self.first.producers[self.matches[name]]] for name in tensors]
         return tuple(dict.fromkeys(step.name for step in steps))
 
@@ -281,8 +281,8 @@ class Pair:
         """List the nearest tensors before this one that have a counterpart."""
         near, names, seen = list[str](), [tensor], set[str]()
         while names:
-            place = self.second.producers.get(names.pop())
-            for name in self.second.steps[place].inputs if place is not None else ():
+            index = self.second.producers.get(names.pop())
+            for name in self.second.steps[index].inputs if index is not None else ():
                 if name in seen:
                     continue
                 seen.add(name)
@@ -341,12 +341,12 @@ def is_same(array: Array, original: Array) -> bool:
 
 def list_later(graph: Graph, tensor: str) -> list[int]:
     """List the steps that depend on a tensor."""
-    made, places = {tensor}, list[int]()
+    made, indices = {tensor}, list[int]()
     for i, step in enumerate(graph.steps):
         if not made.isdisjoint(step.inputs):
             made.update(step.outputs)
-            places.append(i)
-    return places
+            indices.append(i)
+    return indices
 
 
 def compare_graphs(job: PairJob, note: NoteCall) -> PairResponse:
@@ -369,27 +369,27 @@ def compare_graphs(job: PairJob, note: NoteCall) -> PairResponse:
         further = pair.list_further(between, precision) if between is not None else ()
         return PairResponse(between=between, further=tuple(further))
     if between is not None and between.nonfinite:
-        places = pair.list_beyond(between.tensor)
-        response = PairResponse(between=between, excluded=pair.name_first(places))
+        indices = pair.list_beyond(between.tensor)
+        response = PairResponse(between=between, excluded=pair.name_first(indices))
     else:
         noise, excluded, left = pair.rank_noise(note)
-        places = pair.find_second(excluded)
+        indices = pair.find_second(excluded)
         response = PairResponse(between=between, noise=tuple(noise), excluded=excluded, excluded_snr_db=left)
-    if between is None or not places:
+    if between is None or not indices:
         return response
     note("nodes in FP32")
-    way = measure_long(pair, places, precision, job)
+    way = measure_long(pair, indices, precision, job)
     return response if way is None else replace(response, between=replace(between, ways=(way,)))
 
 
-def measure_long(pair: Pair, places: Sequence[int], precision: Precision, job: PairJob) -> WayAround | None:
+def measure_long(pair: Pair, indices: Sequence[int], precision: Precision, job: PairJob) -> WayAround | None:
     """Measure the second graph with nodes in FP32 on its engine; None if its outputs leave the first one's as well."""
     first, second = pair.first, pair.second
     outputs = [name for name in second.outputs if name in pair.matches]
     feeds = {name: second.values[name] for name in second.inputs}
     model = second.cut(range(len(second.steps)), second.outputs, feeds, second.values)
     whole = Case(model=model, feeds=feeds, expected=second.values, actual={}, deviations={})
-    long = replace(whole, model=keep_long(second, places))
+    long = replace(whole, model=keep_long(second, indices))
     try:
         actual = second.run(long.model, feeds, second.values, job.engine)
         for name in outputs:
@@ -401,9 +401,9 @@ def measure_long(pair: Pair, places: Sequence[int], precision: Precision, job: P
     except EngineBenchError:
         return None
     path = str(save_changed(long.model, Path(job.graph))) if job.graph is not None else ""
-    names = list_some([second.steps[i].name for i in places], 3)
+    names = list_some([second.steps[i].name for i in indices], 3)
     engine = format_options(job.engine.backend, job.engine.options)
-    change = f"{names} {'is' if len(places) == 1 else 'are'} in FP32"
+    change = f"{names} {'is' if len(indices) == 1 else 'are'} in FP32"
     return WayAround(engine=engine, change=change, graph=path, slowdown=slowdown)
 
 

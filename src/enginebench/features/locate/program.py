@@ -43,17 +43,17 @@ class Program(Protocol):
     def values(self) -> Arrays:
         """The values of the reference, for each tensor that is an array."""
 
-    def slice_steps(self, places: Sequence[int]) -> Sequence[Sequence[int]]:
+    def slice_steps(self, indices: Sequence[int]) -> Sequence[Sequence[int]]:
         """Return the steps in parts whose tensors fit into the memory that may be used at a time."""
 
-    def compute(self, places: Collection[int], wanted: Sequence[str], values: Arrays, like: Arrays) -> Arrays:
+    def compute(self, indices: Collection[int], wanted: Sequence[str], values: Arrays, like: Arrays) -> Arrays:
         """Return what the engine computes for the tensors `wanted`, by these steps, from the arrays `values`.
 
         Args:
             like: arrays of the types and shapes that the tensors have.
         """
 
-    def expect(self, places: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
+    def expect(self, indices: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
         """Return what the reference computes for the same."""
 
 
@@ -71,29 +71,29 @@ class Ordered(Protocol):
 
 
 def complete_steps(
-    program: Ordered, places: Collection[int], wanted: Sequence[str], values: Collection[str]
+    program: Ordered, indices: Collection[int], wanted: Sequence[str], values: Collection[str]
 ) -> list[int]:
     """Return the steps, in order, with those before them that make what there is no array for."""
     places_needed = set[int]()
-    waiting = [*places, *(program.producers[name] for name in wanted if name in program.producers)]
+    waiting = [*indices, *(program.producers[name] for name in wanted if name in program.producers)]
     while waiting:
-        place = waiting.pop()
-        if place in places_needed:
+        index = waiting.pop()
+        if index in places_needed:
             continue
-        places_needed.add(place)
-        before = {name: program.producers[name] for name in program.steps[place].inputs if name in program.producers}
+        places_needed.add(index)
+        before = {name: program.producers[name] for name in program.steps[index].inputs if name in program.producers}
         waiting += [i for name, i in before.items() if i in program.folded or name not in values]
     return sorted(places_needed)
 
 
-def slice_sizes(places: Sequence[int], measure: Callable[[int], int], slice_bytes: int) -> list[list[int]]:
+def slice_sizes(indices: Sequence[int], measure: Callable[[int], int], slice_bytes: int) -> list[list[int]]:
     """Return the steps in parts whose tensors take so many bytes; `measure` says how many those of a step take."""
     slices, left = list[list[int]](), 0
-    for place in places:
-        need = measure(place)
+    for index in indices:
+        need = measure(index)
         if need > left or not slices:
             slices.append([])
             left = slice_bytes
-        slices[-1].append(place)
+        slices[-1].append(index)
         left -= need
     return slices

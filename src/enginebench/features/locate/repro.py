@@ -95,13 +95,13 @@ def lower_for(model: ModelProto, engine: EngineSpec) -> ModelProto:
         return model
 
 
-def find_place(out: Path, taken: int) -> Path:
+def find_free_folder(out: Path, taken: int) -> Path:
     """Return the folder for one more reproduction in `out`: `repro`, `repro-2`, ..., never one with other files."""
     number = taken + 1
     while True:
-        place = out / ("repro" if number == 1 else f"repro-{number}")
-        if not place.exists() or (place.is_dir() and {path.name for path in place.iterdir()} <= WRITTEN):
-            return place
+        folder = out / ("repro" if number == 1 else f"repro-{number}")
+        if not folder.exists() or (folder.is_dir() and {path.name for path in folder.iterdir()} <= WRITTEN):
+            return folder
         number += 1
 
 
@@ -172,8 +172,8 @@ def _rename_graph(graph: GraphProto, names: dict[str, str]) -> None:
         node.name, node.doc_string = f"n{i}", ""
         del node.metadata_props[:]
         for listed in (node.input, node.output):
-            for place, name in enumerate(listed):
-                listed[place] = names.setdefault(name, f"t{len(names)}") if name else ""
+            for folder, name in enumerate(listed):
+                listed[folder] = names.setdefault(name, f"t{len(names)}") if name else ""
         for body in read_graphs(node):
             _rename_graph(body, names)
 
@@ -199,7 +199,7 @@ def write_report(
         caused,
         "Weights and inputs are drawn from a seed." if case.seeded else "Weights and inputs are those of a model.",
     )
-    places = {
+    indices = {
         True: "repro.py exits with 1 while the fault is there.",
         False: "repro.py did not show it when written.",
         None: "Build model.onnx with the engine, give it inputs.npz, and compare its outputs with expected.npz.",
@@ -222,7 +222,7 @@ def write_report(
             title="To reproduce",
             parts=(
                 *((Notes(lines=(("", "python repro.py"),), kind="command"),) if shown is not None else ()),
-                Notes(lines=(("", places[shown]),)),
+                Notes(lines=(("", indices[shown]),)),
             ),
         ),
         Section(

@@ -47,7 +47,7 @@ class NamedArrays(Mapping[str, Array]):
 class Fault(Struct, frozen=True, kw_only=True):
     """Steps that show a fault together, in order, from the arrays of the reference to the tensors that leave it."""
 
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     wanted: tuple[str, ...]
     deviations: dict[str, Deviation]
     hidden_by: tuple[str, ...] = ()  # tensors between them; with these as outputs the fault is not there
@@ -96,21 +96,21 @@ class Search:
         if confirmed.deviations:
             return confirmed
         # Fed with tensors of the reference it is gone: what is known is the part from the beginning to the cut.
-        places, _ = self._before(end, start)
+        indices, _ = self._before(end, start)
         shown = show(end) or whole
-        return Fault(places=tuple(places), wanted=tuple(shown), deviations=dict(shown))
+        return Fault(indices=tuple(indices), wanted=tuple(shown), deviations=dict(shown))
 
-    def _find_marked(self, places: Sequence[int], fed: Collection[str]) -> Fault | None:
+    def _find_marked(self, indices: Sequence[int], fed: Collection[str]) -> Fault | None:
         """Find the fault with every tensor as an output; None if that hides it, or something that is before it."""
-        made = {i: self._list_made(i) for i in places if i not in self.program.folded}
+        made = {i: self._list_made(i) for i in indices if i not in self.program.folded}
         for part in self.program.slice_steps(list(made)):
             try:
-                shown = self.leaves(places, [name for i in part for name in made[i]], fed)
+                shown = self.leaves(indices, [name for i in part for name in made[i]], fed)
             except EngineBenchError:  # which an engine may not take as outputs
                 return None
             if shown:
                 first = min(self.producers[name] for name in shown)
-                if self.leaves(*self._before(first, places[0]), fed):
+                if self.leaves(*self._before(first, indices[0]), fed):
                     return None
                 fault = self.confirm([name for name in made[first] if name in shown])
                 return fault if fault.deviations else None
@@ -127,22 +127,22 @@ class Search:
         most = next((count for count in double(len(ancestors)) if show(count)), len(ancestors))
         counts = range(1, most + 1)
         least = counts[bisect(counts, lambda count: bool(show(count)))]
-        places = tuple(sorted(ancestors[:least]))
-        hidden_by, untried = self._find_hiding(places, wanted) if show(least) else ((), 0)
+        indices = tuple(sorted(ancestors[:least]))
+        hidden_by, untried = self._find_hiding(indices, wanted) if show(least) else ((), 0)
         return Fault(
-            places=places, wanted=tuple(wanted), deviations=dict(show(least)), hidden_by=hidden_by, untried=untried
+            indices=indices, wanted=tuple(wanted), deviations=dict(show(least)), hidden_by=hidden_by, untried=untried
         )
 
-    def leaves(self, places: Collection[int], wanted: Sequence[str], fed: Collection[str]) -> dict[str, Deviation]:
+    def leaves(self, indices: Collection[int], wanted: Sequence[str], fed: Collection[str]) -> dict[str, Deviation]:
         """Return which of the tensors `wanted` leave the reference, computed by these steps from its tensors `fed`."""
         if not wanted:
             return {}
         self.tried += 1
-        self._note(f"cut {self.tried}: {len(places)} nodes")
-        made = {name for i in places for name in self.program.steps[i].outputs}
+        self._note(f"cut {self.tried}: {len(indices)} nodes")
+        made = {name for i in indices for name in self.program.steps[i].outputs}
         names = {name for name in fed if name in self.program.values and name not in made}
         inner = NamedArrays(self.program.values, names)
-        computed = self.program.compute(places, wanted, inner, self.program.values)
+        computed = self.program.compute(indices, wanted, inner, self.program.values)
         return find_leaving(self.program.values, computed, self.precision)
 
     def _before(self, end: int, start: int) -> tuple[list[int], list[str]]:
@@ -154,31 +154,31 @@ class Search:
         made = [name for i in range(start, end) if i not in self.program.folded for name in self._list_made(i)]
         return [name for name in made if self.last_use.get(name, -1) >= end]
 
-    def _list_made(self, place: int) -> list[str]:
+    def _list_made(self, index: int) -> list[str]:
         """List the tensors that a step makes and that can be compared."""
-        if place in self.program.drawing:
+        if index in self.program.drawing:
             return []
-        return [name for name in self.program.steps[place].outputs if name in self.program.values]
+        return [name for name in self.program.steps[index].outputs if name in self.program.values]
 
     def _list_ancestors(self, wanted: Sequence[str], start: int = 0) -> list[int]:
         """List the steps from `start` on that these tensors need, the last first, without those on constants alone."""
         needed, names = set[int](), list(wanted)
         while names:
-            place = self.producers.get(names.pop(), -1)
-            if place >= start and place not in needed and place not in self.program.drawing:
-                needed.add(place)
-                names += self.program.steps[place].inputs
+            index = self.producers.get(names.pop(), -1)
+            if index >= start and index not in needed and index not in self.program.drawing:
+                needed.add(index)
+                names += self.program.steps[index].inputs
         return sorted((needed - set(self.program.folded)) or needed, reverse=True)
 
-    def _find_hiding(self, places: Sequence[int], wanted: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    def _find_hiding(self, indices: Sequence[int], wanted: Sequence[str]) -> tuple[tuple[str, ...], int]:
         """Find tensors between these steps which, asked for as well, make the fault disappear; and how many were not
         tried."""
-        between = [name for i in places for name in self._list_made(i) if name not in wanted]
+        between = [name for i in indices for name in self._list_made(i) if name not in wanted]
         hiding, start = list[str](), self._clock()
         for i, name in enumerate(between):
             if self._clock() - start > HIDING_S:
                 return tuple(hiding), len(between) - i
-            if not self.leaves(places, [*wanted, name], self.program.values):
+            if not self.leaves(indices, [*wanted, name], self.program.values):
                 hiding.append(name)
         return tuple(hiding), 0
 

@@ -136,9 +136,9 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
     if fault.overflowed:
         yield fault.overflowed
     if (made := fault.reproduction) is not None:
-        place = f", in {made.folder}" if made.folder else "; add --out DIR to keep it"
+        folder = f", in {made.folder}" if made.folder else "; add --out DIR to keep it"
         shows = {True: " Its repro.py shows the fault.", False: " Its repro.py did NOT show the fault.", None: ""}
-        smallest = f"The smallest graph that shows it has {count_of(made.nodes, 'nodes')}{place}."
+        smallest = f"The smallest graph that shows it has {count_of(made.nodes, 'nodes')}{folder}."
         yield f"{smallest}{shows[made.shown]}"
         if made.hurried:
             yield "There was no time to look for a smaller one."

@@ -36,30 +36,30 @@ Try = Callable[[ModelProto, Mapping[str, Array]], Case | None]
 
 def drop_steps(search: Search, fault: Fault, has_time: Callable[[], bool] = lambda: True) -> Fault:
     """Drop steps, by halves and then one by one, while those that are left show a fault of the same kind."""
-    program, places = search.program, list(fault.places)
-    size = len(places) // 2
+    program, indices = search.program, list(fault.indices)
+    size = len(indices) // 2
     while size >= 1:
         start = 0
-        while start < len(places) and len(places) > 1:
-            left = places[:start] + places[start + size :]
+        while start < len(indices) and len(indices) > 1:
+            left = indices[:start] + indices[start + size :]
             smaller = _show(search, left) if left and has_time() else None
             if smaller is None:
                 start += size
             else:
-                places, fault = left, smaller
+                indices, fault = left, smaller
         size //= 2
-    return replace(fault, hidden_by=()) if len(fault.places) < len(program.steps) else fault
+    return replace(fault, hidden_by=()) if len(fault.indices) < len(program.steps) else fault
 
 
-def _show(search: Search, places: Sequence[int]) -> Fault | None:
+def _show(search: Search, indices: Sequence[int]) -> Fault | None:
     program = search.program
-    read = {name for i in places for name in program.steps[i].inputs}
-    ends = [n for i in places for n in program.steps[i].outputs if n not in read and n in program.values]
+    read = {name for i in indices for name in program.steps[i].inputs}
+    ends = [n for i in indices for n in program.steps[i].outputs if n not in read and n in program.values]
     try:
-        deviations = search.leaves(places, ends, program.values)
+        deviations = search.leaves(indices, ends, program.values)
     except EngineBenchError:  # what is left may be no graph that the engine takes
         return None
-    return Fault(places=tuple(places), wanted=tuple(ends), deviations=deviations) if deviations else None
+    return Fault(indices=tuple(indices), wanted=tuple(ends), deviations=deviations) if deviations else None
 
 
 def shrink_case(case: Case, attempt: Try) -> Case:

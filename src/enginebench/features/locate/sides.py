@@ -65,7 +65,7 @@ class GraphSide:
 
     def open_body(self, fault: Fault) -> tuple[str, "GraphSide"] | None:
         """Return the graph inside of the one node that shows a fault as a side of its own, and where that is."""
-        if len(fault.places) != 1 or (taken := cut_body(self.program, fault.places[0], self.program.values)) is None:
+        if len(fault.indices) != 1 or (taken := cut_body(self.program, fault.indices[0], self.program.values)) is None:
             return None
         name, model, feeds = taken
         folder = self.scratch / "body"
@@ -73,14 +73,14 @@ class GraphSide:
         path = folder / "body.onnx"
         onnx.save_model(model, str(path), save_as_external_data=model.ByteSize() > LARGEST_PROTOBUF_BYTES)
         artifact = replace(self.program.artifact, path=str(path), sha256="", files=())
-        step = self.program.steps[fault.places[0]]
+        step = self.program.steps[fault.indices[0]]
         return f"{name} of {step.name} ({step.kind})", GraphSide(self.job, artifact, feeds, folder, self.note)
 
     def list_further(self, fault: Fault) -> Iterator[Fault]:
         """Yield the faults behind one, each fed with tensors of the reference."""
         for _ in range(MOST_FURTHER):
             self.note("further faults")
-            later = self.search.find_first(max(fault.places) + 1)
+            later = self.search.find_first(max(fault.indices) + 1)
             if later is None:
                 return
             yield later
@@ -130,8 +130,8 @@ class GraphSide:
         """The whole graph as a case."""
         program, values, outputs = self.program, self.program.values, self.search.outputs
         feeds = {name: values[name] for name in self.search.fed if name in values}
-        places = [i for i in range(len(program.steps)) if i not in program.drawing]
-        model = program.cut(places, outputs, feeds, values)
+        indices = [i for i in range(len(program.steps)) if i not in program.drawing]
+        model = program.cut(indices, outputs, feeds, values)
         expected = {name: values[name] for name in outputs}
         return Case(model=model, feeds=feeds, expected=expected, actual={}, deviations={})
 
@@ -171,9 +171,9 @@ class GraphSide:
             are = "is an output" if len(marked) == 1 else "are outputs"
             yield f"{list_some(marked, 3)} {are}", marked, mark_outputs(program, marked, program.values)
         if self.precision not in FULL:
-            places = {place for fault in faults for place in fault.places}
-            names = list_some([program.steps[i].name for i in sorted(places)], 3)
-            yield f"{names} {'is' if len(places) == 1 else 'are'} in FP32", (), keep_long(program, places)
+            indices = {index for fault in faults for index in fault.indices}
+            names = list_some([program.steps[i].name for i in sorted(indices)], 3)
+            yield f"{names} {'is' if len(indices) == 1 else 'are'} in FP32", (), keep_long(program, indices)
 
     def list_ways(self, whole: Case, first: tuple[str, ...]) -> Iterator[EngineSpec]:
         """Yield settings, and then engines, with which the whole graph is right."""
@@ -219,11 +219,11 @@ def find_inside(side: GraphSide, fault: Fault) -> tuple[GraphSide, Fault, tuple[
     within: tuple[str, ...] = ()
     try:
         while (opened := side.open_body(fault)) is not None:
-            place, inner = opened
+            node, inner = opened
             inner_fault = inner.search.find_first()
             if inner_fault is None:
                 break
-            side, fault, within = inner, inner_fault, (place, *within)
+            side, fault, within = inner, inner_fault, (node, *within)
     except EngineBenchError:  # an engine may not take what is inside as a graph of its own
         pass
     return side, fault, within
@@ -247,7 +247,7 @@ def explain_fault(side: GraphSide, fault: Fault) -> LocatedSide:
         return described
 
     store()
-    again = side.program.expect(fault.places, fault.wanted, side.program.values)
+    again = side.program.expect(fault.indices, fault.wanted, side.program.values)
     if find_leaving(side.program.values, again, side.precision):
         why = f"computed twice as it is written, {described.node} ({described.kind}) gives other values: it is random"
         return replace(side.make_located_side(), why=why)
@@ -284,7 +284,7 @@ def reduce_fault(side: GraphSide, fault: Fault, update: Callable[..., FoundFault
 
     note("dropping nodes")
     smallest = drop_steps(side.search, fault, has_time)
-    cut = side.program.cut(smallest.places, smallest.wanted, side.program.values, side.program.values)
+    cut = side.program.cut(smallest.indices, smallest.wanted, side.program.values, side.program.values)
     case = side.try_case(cut, side.program.pick_fed(cut, side.program.values))
     if case is None:
         return ()

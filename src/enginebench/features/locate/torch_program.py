@@ -66,12 +66,12 @@ class TorchProgram:
             self.values.add({name: array})
             self._sizes[name] = array.nbytes
 
-    def slice_steps(self, places: Sequence[int]) -> list[list[int]]:
-        return slice_sizes(places, lambda i: self._sizes.get(self.steps[i].name, 0), self._slice_bytes)
+    def slice_steps(self, indices: Sequence[int]) -> list[list[int]]:
+        return slice_sizes(indices, lambda i: self._sizes.get(self.steps[i].name, 0), self._slice_bytes)
 
-    def cut(self, places: Collection[int], wanted: Sequence[str], values: Collection[str]) -> Any:
+    def cut(self, indices: Collection[int], wanted: Sequence[str], values: Collection[str]) -> Any:
         """Return the module of these operations that computes the tensors `wanted` from the arrays `values`."""
-        chosen = [self._nodes[i] for i in complete_steps(self, places, wanted, values)]
+        chosen = [self._nodes[i] for i in complete_steps(self, indices, wanted, values)]
         graph, copies = torch.fx.Graph(), dict[Any, Any]()
         made = set(chosen)
         read = dict.fromkeys(name for node in chosen for name in node.all_input_nodes if name not in made)
@@ -95,14 +95,14 @@ class TorchProgram:
         """Return the arrays of a module's inputs."""
         return {name: values[name] for name in self.list_fed(module)}
 
-    def expect(self, places: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
-        module = self.cut(places, wanted, values)
+    def expect(self, indices: Collection[int], wanted: Sequence[str], values: Arrays) -> Arrays:
+        module = self.cut(indices, wanted, values)
         with torch.inference_mode():
             results = module(*(torch.from_numpy(array) for array in self.pick_fed(module, values).values()))
         return {name: array for name, one in zip(wanted, results, strict=True) if (array := to_array(one)) is not None}
 
-    def compute(self, places: Collection[int], wanted: Sequence[str], values: Arrays, like: Arrays) -> Arrays:
-        module = self.cut(places, wanted, values)
+    def compute(self, indices: Collection[int], wanted: Sequence[str], values: Arrays, like: Arrays) -> Arrays:
+        module = self.cut(indices, wanted, values)
         expected = {name: like[name] for name in wanted}
         with self.load(module, values, expected, self.engine) as loaded:
             return run_engine(loaded, self.pick_fed(module, values))

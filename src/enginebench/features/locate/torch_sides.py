@@ -62,8 +62,8 @@ def explain_fault(job: SideJob, search: Search, program: TorchProgram, fault: Fa
     update()
     note("dropping operations")
     smallest = drop_steps(search, fault, has_time)
-    module = program.cut(smallest.places, smallest.wanted, program.values)
-    reproduction = Reproduction(nodes=len(smallest.places), hurried=not has_time())
+    module = program.cut(smallest.indices, smallest.wanted, program.values)
+    reproduction = Reproduction(nodes=len(smallest.indices), hurried=not has_time())
     update(reproduction=reproduction)
     if job.repro_dir is not None:
         note("writing the reproduction")
@@ -104,8 +104,8 @@ def list_engines(engine: EngineSpec) -> Sequence[EngineSpec]:
 
 def measure_way(search: Search, program: TorchProgram, engine: EngineSpec) -> WayAround | None:
     """Measure the whole module on an engine beside the faulty one; None if its outputs leave the reference, too."""
-    places = [i for i in range(len(program.steps)) if i not in program.drawing]
-    module = program.cut(places, search.outputs, search.fed)
+    indices = [i for i in range(len(program.steps)) if i not in program.drawing]
+    module = program.cut(indices, search.outputs, search.fed)
     feeds: Arrays = program.pick_fed(module, program.values)
     expected = {name: program.values[name] for name in search.outputs}
     try:

@@ -284,8 +284,8 @@ def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Resul
         return
     write_atomic(folder.root / FILE, encode(stored.peaks, indent=2))
     works, reasons = Works(), set[str]()
-    with TemporaryDirectory() as place:
-        graphs = _Graphs(folder, record, Path(place), reporter)
+    with TemporaryDirectory() as path:
+        graphs = _Graphs(folder, record, Path(path), reporter)
         for result in measured:
             try:
                 work = works.count(graphs.find(result), result.engine, result.shapes)
@@ -313,8 +313,8 @@ def bound_model(
     if limits is None:
         return None, stored.reason or "the stored roofline has no peaks of this device with so many threads"
     try:
-        with TemporaryDirectory() as place:
-            graphs = _Graphs(folder, replace(record, request=request), Path(place), reporter)
+        with TemporaryDirectory() as scratch:
+            graphs = _Graphs(folder, replace(record, request=request), Path(scratch), reporter)
             work = Works().count(graphs.find(replace(result, artifacts=())), result.engine, result.shapes)
     except EngineBenchError as error:
         return None, str(error)
@@ -325,9 +325,9 @@ def bound_model(
 class _Graphs:
     """Find the ONNX graph of a configuration; export one to be counted if no engine of the run needed one."""
 
-    def __init__(self, folder: RunFolder, record: RunRecord, place: Path, reporter: Reporter) -> None:
+    def __init__(self, folder: RunFolder, record: RunRecord, folder_path: Path, reporter: Reporter) -> None:
         self._sources = [folder.absolute(source) for source in record.sources]
-        self._request, self._place, self._reporter = record.request, place, reporter
+        self._request, self._folder, self._reporter = record.request, folder_path, reporter
         self._exported: Artifact | EngineBenchError | None = None
 
     def find(self, result: Result) -> Artifact:
@@ -338,7 +338,7 @@ class _Graphs:
             return graphs[0]
         if self._exported is None:
             try:
-                self._exported = _export(self._request, self._place, self._reporter)
+                self._exported = _export(self._request, self._folder, self._reporter)
             except EngineBenchError as error:
                 self._exported = ArtifactError(f"no engine needed an ONNX graph, and none can be exported: {error}")
         if isinstance(self._exported, EngineBenchError):

@@ -33,12 +33,12 @@ def list_peaks(document: Peaks) -> list[Section]:
     lines = []
     for one in document.peaks:
         name = "empty kernel, waited for" if one.kind == "call" and one.device != "cpu" else NAMES[one.kind]
-        place = one.device if one.threads is None else str(one.threads)
+        threads = one.device if one.threads is None else str(one.threads)
         large = max(one.value, one.high) >= FIVE_DIGITS
         unit, per_unit = (_LARGER[one.unit], 1000) if large else (one.unit, 1)
         value, low, high = (format_significant(figure / per_unit) for figure in (one.value, one.low, one.high))
         between = f"{low} to {high}" if one.n > 1 else "one"
-        lines.append((name, one.precision or "-", place, value, between, unit))
+        lines.append((name, one.precision or "-", threads, value, between, unit))
     gpus = ", ".join(gpu.name for gpu in document.machine.gpus)
     machine = document.machine.cpu_model + (f", {gpus}" if gpus else "")
     count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"

@@ -170,7 +170,7 @@ def _measure(job: PeaksJob, processes: int, reporter: Reporter) -> PeaksResponse
         for trial in range(processes):
             reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, trial {trial + 1} of {processes}")
             environment = child_environment(job.threads, trial)
-            responses.append(run_child(job, timeout_s=TIMEOUT_S, environment=environment, on_note=reporter.step))
+            responses.append(run_child(job, timeout_s=TIMEOUT_S, variables=environment, on_note=reporter.step))
     except (UsageError, DependencyError) as error:
         if job.device == "cpu":
             raise

@@ -124,8 +124,8 @@ class SweepDocument(Struct, frozen=True, kw_only=True):
 
 _OWN = {"result", "machines", "warnings"}
 _SHARED = {
-    field.name: attrgetter(place)
-    for place, field in list_figures(Row)
+    field.name: attrgetter(path)
+    for path, field in list_figures(Row)
     if field.name in SweepRow.__struct_fields__ and field.name not in _OWN
 }
 

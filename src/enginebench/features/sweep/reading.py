@@ -58,9 +58,9 @@ def read_group(store: Store, group: str) -> Measured | None:
         return None
     results = []
     for configuration_id in record.rows:
-        place = f"{GROUPS}/{group}/rows/{configuration_id}.json"
-        if (result := read_document(store, place, Result)) is not None:
-            check_model(record, result, f"{store.url}/{place}")
+        name = f"{GROUPS}/{group}/rows/{configuration_id}.json"
+        if (result := read_document(store, name, Result)) is not None:
+            check_model(record, result, f"{store.url}/{name}")
             results.append(result)
     return Measured(record=record, results=tuple(results))
 

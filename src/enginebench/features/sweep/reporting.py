@@ -56,8 +56,10 @@ def list_group_pages(document: SweepDocument) -> Iterable[tuple[str, str]]:
         title = f"{model} on {kind}"
         details = {cell.row.id: _describe_details(cell, cell.row) for cell in cells if cell.row is not None}
         links = [f"#{cell.row.id}" if cell.row else "" for cell in cells]
-        place = [Section(name="row", parts=())]
-        page = _assemble(title, Section(title=title, parts=()), COLUMNS, cells, links, place, "../report.html", details)
+        row_section = [Section(name="row", parts=())]
+        page = _assemble(
+            title, Section(title=title, parts=()), COLUMNS, cells, links, row_section, "../report.html", details
+        )
         yield name_page(model, kind), page
 
 
@@ -91,7 +93,7 @@ def _assemble(
         if link:
             shown[_P50].append(link)
         lines.append({"cells": shown, "keys": {key: getattr(cell, name) for key, name in KEYS.items()}})
-    numbers = [place for place, column in enumerate(table.columns) if column.align != "left"]
+    numbers = [index for index, column in enumerate(table.columns) if column.align != "left"]
     empty = Table(columns=table.columns, rows=(), file="matrix")
     matrix = Section(title=count_of(len(cells), "lines"), name="matrix", parts=(empty,))
     data = {"lines": lines, "numbers": numbers, "keys": [*KEYS], "details": details or {}}

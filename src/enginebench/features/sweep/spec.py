@@ -29,7 +29,7 @@ from enginebench.core.names import format_options, parse_precision, slug
 from enginebench.core.records import EngineSpec, Scope
 from enginebench.engines.registry import check_options, read_engine
 from enginebench.options import fill, list_all_options
-from enginebench.runs.child.places import strip_environment
+from enginebench.runs.child.environments import strip_environment
 from enginebench.runs.folder import OUTSIDE, RunRequest, Wanted
 from enginebench.runs.request import parse_device, read_buckets
 from enginebench.stats.compare import MIN_TRIALS

@@ -76,8 +76,8 @@ class FolderStore:
 
     def names(self, folder: str) -> list[tuple[str, str]]:
         listed = []
-        for place, _, files in os.walk(self.root / check_key(folder)):
-            for path in (Path(place, file) for file in files):
+        for parent, _, files in os.walk(self.root / check_key(folder)):
+            for path in (Path(parent, file) for file in files):
                 name = path.relative_to(self.root).as_posix()
                 if _NAME.fullmatch(name) and path.is_file() and not path.is_symlink():
                     state = path.stat()

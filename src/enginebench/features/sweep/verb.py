@@ -16,9 +16,9 @@ from enginebench.core.errors import EngineBenchError, MeasurementError, UsageErr
 from enginebench.core.text import stamp_utc
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document, store_document
 from enginebench.options import Opt, PathLike, Printed, Progress, Unpack, Wait, verb
+from enginebench.runs.child.environments import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
-from enginebench.runs.child.places import PROBE_TIMEOUT_S
 from enginebench.runs.lock import lock_devices, lock_folder
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter

@@ -328,7 +328,7 @@ class TrtexecBackend(PlanBackend):
             artifact, feed = narrow_integers(artifact, feed)
         check_inputs(artifact, feed, typed=not old)
         folder = self._plan_folder(artifact, f"answer-{index}")
-        files = {name: f"input-{place}.bin" for place, name in enumerate(feed)}
+        files = {name: f"input-{number}.bin" for number, name in enumerate(feed)}
         folder.mkdir(parents=True, exist_ok=True)
         for name, file in files.items():
             (folder / file).write_bytes(feed[name].tobytes())

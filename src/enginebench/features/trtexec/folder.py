@@ -87,7 +87,7 @@ class TrtexecCase:
 def is_trtexec_folder(path: Path | str) -> bool:
     """Whether a folder holds something that trtexec wrote (and no run of ours)."""
     folder = Path(path)
-    kinds = (kind for place in list_folders(folder) for _, kind in list_files(place))
+    kinds = (kind for inner in list_folders(folder) for _, kind in list_files(inner))
     return not (folder / "run.json").exists() and any(kind != "drift" for kind in kinds)
 
 
@@ -109,10 +109,10 @@ def read_folder(folder: Path) -> list[TrtexecCase]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; expected that of a run, or of files of trtexec")
     groups = group_files(list(list_files(folder)))
-    for place in list_folders(folder)[1:]:
-        own_groups = group_files(list(list_files(place)))
+    for inner in list_folders(folder)[1:]:
+        own_groups = group_files(list(list_files(inner)))
         groups |= {
-            place.name if len(own_groups) == 1 else f"{place.name} {name}": own_groups[name] for name in own_groups
+            inner.name if len(own_groups) == 1 else f"{inner.name} {name}": own_groups[name] for name in own_groups
         }
     if not groups:
         raise UsageError(f"{folder} holds neither a run of enginebench nor a log, times, profile or layers of trtexec")
@@ -203,7 +203,7 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
     exported = {strip_name(path, kind) for path, kind in files if kind in ("times", "profile", "layers")}
     if len(set(kinds)) == len(kinds):
         main, first = next((path, kind) for path, kind in files if kind != "drift")
-        name = name_run(main, first, exported) or name_place(main.parent)
+        name = name_run(main, first, exported) or name_folder(main.parent)
         return {name: {kind: path for path, kind in files}}
     groups: dict[str, dict[Kind, Path]] = {}
     for path, kind in files:
@@ -213,10 +213,10 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
     return groups
 
 
-def name_place(folder: Path) -> str:
+def name_folder(folder: Path) -> str:
     """Return the name of a folder for a report: `bench` leaves DIR/trtexec, whose own name tells nothing."""
-    place = folder.absolute()
-    return (place.parent if place.name == "trtexec" else place).name
+    absolute = folder.absolute()
+    return (absolute.parent if absolute.name == "trtexec" else absolute).name
 
 
 def name_run(path: Path, kind: Kind, exported: set[str]) -> str:

@@ -61,14 +61,14 @@ EXPECTED = (
 class QueryTable(NamedTuple):
     """A list of queries in a document: its place, its entries, and the key of each time."""
 
-    place: str
+    location: str
     entries: Sequence[Mapping[str, Any]]  # one a query
     keys: dict[str, tuple[str, float | None]]  # quantity -> (key, milliseconds in one of its unit)
 
 
 class OtherTimes(NamedTuple):
     columns: dict[Quantity, Column]  # in ms
-    place: str
+    location: str
     notes: tuple[str, ...]
 
 
@@ -87,14 +87,14 @@ def read_other_times(document: Any, path: Path) -> OtherTimes:
     for quantity in _WORDS:
         if quantity in table.keys:
             key, unit_ms = table.keys[quantity]
-            columns[quantity] = read_column(table.entries, key, unit_ms or 1.0, table.place, path)
+            columns[quantity] = read_column(table.entries, key, unit_ms or 1.0, table.location, path)
     notes = [*note_units([key for key, unit_ms in table.keys.values() if unit_ms is None])]
     if "latency" not in columns:
         parts = [part for part in PARTS if part in columns]
         columns["latency"] = np.sum([columns[part] for part in parts], axis=0)
         notes.append(f"no key for the latency: it is {' + '.join(parts)}, which is all that the file has of it")
-    notes += note_others(table.place, [one.place for one in tables], "lists of times")
-    return OtherTimes(columns, table.place, tuple(notes))
+    notes += note_others(table.location, [one.location for one in tables], "lists of times")
+    return OtherTimes(columns, table.location, tuple(notes))
 
 
 def _list_query_tables(document: Any, path: Path) -> Iterator[QueryTable]:
@@ -104,28 +104,28 @@ def _list_query_tables(document: Any, path: Path) -> Iterator[QueryTable]:
         items = node.value if isinstance(node.value, list) else list_numbered(node.value)
         if items and isinstance(items[0], dict):
             entries = [flatten_entry(item) if isinstance(item, dict) else {} for item in items]
-            yield from _find_queries(node.place, entries, node.unit_ms)
+            yield from _find_queries(node.location, entries, node.unit_ms)
         elif isinstance(node.value, dict):
-            yield from _find_columns(node.place, node.value, node.unit_ms, path)
+            yield from _find_columns(node.location, node.value, node.unit_ms, path)
             # {"times": {"0": 1.5, "1": 1.6}}
             if items and named is not None and is_time(items[0]):
                 unit_ms = named.unit_ms or node.unit_ms
                 yield QueryTable(
-                    node.place, [{node.key: item} for item in items], {NAMES[named.name]: (node.key, unit_ms)}
+                    node.location, [{node.key: item} for item in items], {NAMES[named.name]: (node.key, unit_ms)}
                 )
 
 
-def _find_queries(place: str, entries: Sequence[Mapping[str, Any]], unit_ms: float | None) -> Iterator[QueryTable]:
+def _find_queries(location: str, entries: Sequence[Mapping[str, Any]], unit_ms: float | None) -> Iterator[QueryTable]:
     """Yield a table of entries, if they have the time of a query: a latency, or a part of it."""
     if any(isinstance(value, str) and not _TEXTS.fullmatch(key) for key, value in entries[0].items()):
         return
     numbers = [key for key, value in entries[0].items() if is_time(value)]
     keys = {quantity: (key, own or unit_ms) for quantity, (key, own) in choose_time_keys(numbers, NAMES).items()}
     if {"latency", *PARTS} & keys.keys():
-        yield QueryTable(place, entries, keys)
+        yield QueryTable(location, entries, keys)
 
 
-def _find_columns(place: str, node: Mapping[str, Any], unit_ms: float | None, path: Path) -> Iterator[QueryTable]:
+def _find_columns(location: str, node: Mapping[str, Any], unit_ms: float | None, path: Path) -> Iterator[QueryTable]:
     """Yield the table of lists of numbers in a dictionary, one for each time: `{"latency_ms": [1, 2], "h2dMs":
     [...]}`."""
     united = {key: value for key, value in node.items() if isinstance(value, dict) and value.keys() <= UNITS_MS.keys()}
@@ -137,7 +137,7 @@ def _find_columns(place: str, node: Mapping[str, Any], unit_ms: float | None, pa
     lengths = {key: len(lists[key]) for key, _ in keys.values()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{length} of {key}" for key, length in lengths.items())
-        raise ParseError(path, place, f"columns of different lengths: {counts}", "one value a query in each")
+        raise ParseError(path, location, f"columns of different lengths: {counts}", "one value a query in each")
     rows = [dict(zip(lengths, row, strict=True)) for row in zip(*(lists[key] for key in lengths), strict=True)]
-    at = f"{place}.{next(iter(lengths))}" if len(lengths) == 1 else place
+    at = f"{location}.{next(iter(lengths))}" if len(lengths) == 1 else location
     yield QueryTable(at, rows, {quantity: (key, own or unit_ms) for quantity, (key, own) in keys.items()})

@@ -184,16 +184,16 @@ def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.
     At least one of the times, which are in the order of the run, is finite.
     """
     alt = import_altair()
-    places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
+    positions = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
     parts = np.array_split(np.arange(len(values_ms)), min(_BUCKETS, len(values_ms)))
     buckets: list[Point] = [
-        {"at": float(places[p[0]]), "median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
+        {"at": float(positions[p[0]]), "median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
         for p in parts
         if len(v := values_ms[p][np.isfinite(values_ms[p])])
     ]
     each = len(parts[0])  # queries of the largest bucket
-    place = "query" if seconds is None else "seconds since the first query"
-    x = alt.X("at:Q", title=place, scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=10))
+    axis = "query" if seconds is None else "seconds since the first query"
+    x = alt.X("at:Q", title=axis, scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=10))
     base = chart_rows(buckets).encode(x=x)
     y = {"title": "latency (ms)", "scale": alt.Scale(zero=False)}
     if each == 1:

@@ -15,7 +15,7 @@ from enginebench.features.trtexec.folder import (
     DRIFT_FIELDS,
     TrtexecCase,
     is_trtexec_folder,
-    name_place,
+    name_folder,
     read_folder,
     sniff_kind,
 )
@@ -162,12 +162,12 @@ def _show(value: float | None) -> str:
     return "" if value is None else format_significant(value, _DIGITS)
 
 
-def read_any(place: Path) -> Struct | None:
+def read_any(path: Path) -> Struct | None:
     """Read the document of a file or folder; None if it is not of trtexec."""
-    if place.is_dir():
-        return describe_cases(read_folder(place)) if is_trtexec_folder(place) else None
-    read: Callable[[Path], Struct] | None = getattr(verb, f"parse_{sniff_kind(place)}", None)
-    return read(place) if read else None
+    if path.is_dir():
+        return describe_cases(read_folder(path)) if is_trtexec_folder(path) else None
+    read: Callable[[Path], Struct] | None = getattr(verb, f"parse_{sniff_kind(path)}", None)
+    return read(path) if read else None
 
 
 def report_any(path: str, formats: Sequence[str], options: Mapping[str, Any]) -> tuple[Written, Struct, None]:
@@ -191,7 +191,7 @@ def report_folder(
     paths = write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
     written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
     report = describe_cases(cases, written, notes, overrides)
-    title = f"trtexec: {name_place(folder)}"
+    title = f"trtexec: {name_folder(folder)}"
     sections = list_trtexec(report, title, charts)
     texts = {
         "html": lambda: format_page(title, sections, bundle=bundle, footer=FOOTER).encode(),

@@ -84,7 +84,7 @@ def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
     fields = choose_fields(bytes(data[head.end() : end + 1]), path) if head and end >= 0 else None
     if head is None or fields is None:
         other = read_other_times(decode_other(bytes(data[: _MAX_OTHER + 1]), path), path)
-        return check_range(Trace(other.columns, other.place, other.notes), path)
+        return check_range(Trace(other.columns, other.location, other.notes), path)
     columns = decode_columns(data, head.end(), list(fields), path)
     layout = "trtexec<=8.2" if "inMs" in fields else "trtexec"
     return check_range(Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout), path)
@@ -186,12 +186,12 @@ def explain_entry(error: Exception, path: Path, position: int, count: int) -> Pa
     """Make the error for a decoder's complaint about one piece, with its place in the file."""
     text, _, where = str(error).partition(" - at `")
     if byte := re.search(r"\(byte (\d+)\)", text):
-        place = f"byte {position + int(byte[1]) - 1}"
+        location = f"byte {position + int(byte[1]) - 1}"
     elif item := re.match(r"\$\[(\d+)\]\.?(.*?)`", where):
-        place = f"entry {count + int(item[1])}" + (f", key {item[2]}" if item[2] else "")
+        location = f"entry {count + int(item[1])}" + (f", key {item[2]}" if item[2] else "")
     else:
-        place = f"after byte {position}"
-    return ParseError(path, place, text[0].lower() + text[1:], "an entry with the keys of the first one")
+        location = f"after byte {position}"
+    return ParseError(path, location, text[0].lower() + text[1:], "an entry with the keys of the first one")
 
 
 def decode_other(data: bytes, path: Path) -> Any:

@@ -93,7 +93,7 @@ class MixedProposer:
         reporter: Reporter,
     ) -> None:
         self._request, self._rows, self._folder, self._reporter = request, configurations, folder, reporter
-        self._place = folder.artifacts
+        self._artifacts = folder.artifacts
         self._settings = [a.default for a in arms if a.precision in ("int8", "fp8") and takes(a.engine) == "onnx"]
         self.document = read_mixed(folder)
         for graph in self._list_graphs():
@@ -167,7 +167,7 @@ class MixedProposer:
             threads=full.engine.threads,
             time_limit_s=SENSITIVITY_SHARE * self._request.budget_s,
             input_size=run.input_size,
-            inputs=find_samples(self._place) if run.inputs is not None else None,
+            inputs=find_samples(self._artifacts) if run.inputs is not None else None,
         )
         timeout_s = min(run.timeout_s + job.time_limit_s, self._rows.find_left())
         return run_child(job, timeout_s=timeout_s, on_note=report_steps(self._reporter, label))
@@ -193,7 +193,9 @@ class MixedProposer:
         source, run = self._rows.graph, self._request.run
         assert source is not None
         full = self._rows.plan(layering.setting, run.measure).engine
-        job = describe_graph(run, source, require_precision(full.precision), full.recipe, self._place, exclude=excluded)
+        job = describe_graph(
+            run, source, require_precision(full.precision), full.recipe, self._artifacts, exclude=excluded
+        )
         made = make_graph(run, job, self._reporter)
         name = f"mix-{name_mix(excluded)}"
         if name in self._rows.graphs and self._rows.graphs[name].sha256 != made.sha256:  # by another recipe

@@ -53,12 +53,12 @@ def find_regions(prepared: ModelProto, groups: Sequence[NodeGroup], most: int = 
         else:
             parts.append([group])
     while len(parts) < most and (cut := find_widest(parts, crossing, order)) is not None:
-        place, at = cut
-        parts[place : place + 1] = [parts[place][:at], parts[place][at:]]
+        smallest, at = cut
+        parts[smallest : smallest + 1] = [parts[smallest][:at], parts[smallest][at:]]
     while len(parts) > most:
         sizes = [sum(group.macs for group in (*first, *second)) for first, second in pairwise(parts)]
-        place = sizes.index(min(sizes))
-        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        smallest = sizes.index(min(sizes))
+        parts[smallest : smallest + 2] = [parts[smallest] + parts[smallest + 1]]
     return tuple(
         Region(
             name=part[0].name,
@@ -77,11 +77,11 @@ def find_widest(
     long = [i for i, part in enumerate(parts) if len(part) > 1]
     if not long:
         return None
-    place = max(long, key=lambda i: sum(group.macs for group in parts[i]))
-    part, half = parts[place], sum(group.macs for group in parts[place]) / 2
+    widest = max(long, key=lambda i: sum(group.macs for group in parts[i]))
+    part, half = parts[widest], sum(group.macs for group in parts[widest]) / 2
     before = [sum(group.macs for group in part[:at]) for at in range(1, len(part))]
     at = min(range(1, len(part)), key=lambda i: (crossing[order[part[i].nodes[0]]], abs(before[i - 1] - half)))
-    return place, at
+    return widest, at
 
 
 def count_crossing(model: ModelProto) -> list[int]:

@@ -35,8 +35,8 @@ from enginebench.stats.validity import assess_samples, explain_implausible
 class CandidatePlanner:
     """The planned configurations of one search. `graphs` holds graphs that a proposer made, by their names."""
 
-    def __init__(self, request: RunRequest, sources: Sources, place: Path, reporter: Reporter) -> None:
-        self._request, self._place, self._reporter = request, place, reporter
+    def __init__(self, request: RunRequest, sources: Sources, folder: Path, reporter: Reporter) -> None:
+        self._request, self._folder, self._reporter = request, folder, reporter
         self._artifacts = list(sources.artifacts)
         self._problems = dict(sources.problems)
         self._others: dict[tuple[str, str], Artifact] = {}  # (PRECISION, method) -> graph
@@ -95,8 +95,8 @@ class CandidatePlanner:
             method = setting.method or self._request.calibration_method
             left_s = min(self._request.timeout_s, self.find_left())
             request = replace(self._request, calibration_method=method, timeout_s=left_s)
-            out = self._place / setting.method if setting.method else None
-            job = describe_graph(request, self.graph, setting.precision, setting.recipe, self._place, out=out)
+            out = self._folder / setting.method if setting.method else None
+            job = describe_graph(request, self.graph, setting.precision, setting.recipe, self._folder, out=out)
             self._others[key] = make_graph(request, job, self._reporter)
         return self._others[key]
 

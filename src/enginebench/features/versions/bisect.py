@@ -15,7 +15,7 @@ from enginebench.features.versions.env import cut_range, install_environment, li
 from enginebench.options import Opt, PathLike, Unpack, fill, verb
 from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
-from enginebench.runs.child.places import OPTION, list_named_environments
+from enginebench.runs.child.environments import OPTION, list_named_environments
 from enginebench.runs.progress import Reporter
 from enginebench.verbs import common
 from enginebench.verbs.bench import BenchOptions, bench_sides, open_bench_request

@@ -22,8 +22,13 @@ from enginebench.core.store import explain_writing
 from enginebench.engines.registry import list_installed
 from enginebench.measure.machine import PACKAGES
 from enginebench.options import Printed, Progress, Texts, Unpack, verb
-from enginebench.runs.child import places
-from enginebench.runs.child.places import NEEDED, check_environment_name, describe_place, environments_folder
+from enginebench.runs.child import environments
+from enginebench.runs.child.environments import (
+    NEEDED,
+    check_environment_name,
+    describe_environment,
+    environments_folder,
+)
 from enginebench.runs.child.programs import Unfinished, run_group
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.common import open_progress, split_texts
@@ -82,7 +87,7 @@ def list_environments() -> tuple[EnvironmentLine, ...]:
 
     Example: enginebench env list
     """
-    return tuple(describe(name, path) for name, path in places.list_named_environments().items())
+    return tuple(describe(name, path) for name, path in environments.list_named_environments().items())
 
 
 @door.command(make_environment, "NAME", "PACKAGE==VERSION...", name="make")
@@ -118,15 +123,15 @@ def print_environments(document: EnvironmentsDocument, console: Console) -> None
 def install_environment(name: str, requirements: Sequence[str], *, reporter: Reporter) -> EnvironmentLine:
     """Make an environment with these packages, and those that every child needs. It appears once it is complete."""
     final = environments_folder() / check_environment_name(name)
-    if name in places.list_named_environments():
+    if name in environments.list_named_environments():
         raise UsageError(f"environment {name} exists: {final}. Remove it first, or choose another name")
     for text in requirements:
         if not _REQUIREMENT.fullmatch(text):
             raise UsageError(f"{text!r} is not a requirement; expected PACKAGE or PACKAGE==VERSION")
-    with explain_writing(final), _open_stage(final) as place:
+    with explain_writing(final), _open_stage(final) as folder:
         reporter.step(f"installing {', '.join(requirements)}")
-        _fill(place, [*requirements, *NEEDED])
-        place.rename(final)
+        _fill(folder, [*requirements, *NEEDED])
+        folder.rename(final)
     return describe(name, final)
 
 
@@ -138,19 +143,19 @@ def _open_stage(final: Path) -> Iterator[Path]:
         with suppress(OSError):
             if time.time() - left.lstat().st_mtime > 2 * INSTALL_TIMEOUT_S:  # no installation takes so long
                 shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent, ignore_cleanup_errors=True) as place:
-        yield Path(place)
+    with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
-def _fill(place: Path, requirements: Sequence[str]) -> None:
-    inside = str(place / "bin" / "python")
+def _fill(folder: Path, requirements: Sequence[str]) -> None:
+    inside = str(folder / "bin" / "python")
     if uv := shutil.which("uv"):
-        _run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(place)])
+        _run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)])
         _run([uv, "pip", "install", "--quiet", "--python", inside, *requirements])
         return
     if not has_pip():
         raise MissingDependency("pip (or uv), which makes environments,", f"{sys.executable} -m ensurepip")
-    _run([sys.executable, "-m", "venv", "--without-pip", str(place)])
+    _run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
     pip = [sys.executable, "-m", "pip", "--python", inside, "--disable-pip-version-check"]
     _run([*pip, "install", "--quiet", *requirements])
 
@@ -191,11 +196,13 @@ def _find_line(lines: Sequence[str], *signs: str) -> str:
 
 def describe(name: str, path: Path) -> EnvironmentLine:
     try:
-        place = describe_place(name)
+        environment = describe_environment(name)
     except EngineBenchError as error:
         return EnvironmentLine(name=name, path=str(path), fault=str(error))
-    version = ".".join(map(str, place.version))
-    return EnvironmentLine(name=name, path=str(path), python=version, packages=dict(sorted(place.packages.items())))
+    version = ".".join(map(str, environment.version))
+    return EnvironmentLine(
+        name=name, path=str(path), python=version, packages=dict(sorted(environment.packages.items()))
+    )
 
 
 def remove_environment(name: str) -> Path:
@@ -210,7 +217,7 @@ def remove_environment(name: str) -> Path:
         UsageError: there is none of this name.
         ArtifactError: it cannot be deleted.
     """
-    made = places.list_named_environments()
+    made = environments.list_named_environments()
     if name not in made:
         existing = ", ".join(made) or "none"
         raise UsageError(f"no environment {name!r} was made here; there is {existing}")
@@ -251,11 +258,11 @@ def cut_range(versions: Sequence[str], package: str, good: str, bad: str) -> lis
 
 @door.command(remove_environment, "NAME", name="remove")
 def _remove(name: str, shown: Printed) -> None:
-    place = remove_environment(name)
+    environment = remove_environment(name)
     if shown["as_json"]:
         _show(list_environments(), shown)
     else:
-        click.echo(f"removed {place}")
+        click.echo(f"removed {environment}")
 
 
 command = door.group(

@@ -12,7 +12,7 @@ from enginebench.core.records import LayerTime, Result, Task
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant, format_small
 from enginebench.runs.child.arrays import holds_arrays, load_outputs
-from enginebench.runs.child.places import OPTION, strip_environment
+from enginebench.runs.child.environments import OPTION, strip_environment
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.stats.alike import compare_inputs, fill_lengths
 from enginebench.stats.diff import Change, DiffDocument, DiffRow, Pair, diff_results, join_documents

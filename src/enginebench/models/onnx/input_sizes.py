@@ -97,9 +97,9 @@ def list_knobs(
             knob = _list_pictures(spec, picture, imgsz, classifies)
             knobs.setdefault(knob.axes, knob)
             listed |= {*knob.axes}
-        for place, axis in open_axes:
+        for index, axis in open_axes:
             if axis not in listed and not _SUM.fullmatch(axis):
-                role = _find_role(spec, place, axis)
+                role = _find_role(spec, index, axis)
                 choices = STREAMED if streams and role == "audio" else LENGTHS[role]
                 knobs.setdefault((axis,), Knob((axis,), tuple((length,) for length in choices)))
                 listed.add(axis)
@@ -119,8 +119,8 @@ def _find_picture(spec: TensorSpec) -> tuple[int, int] | None:
     return (1, 2) if spec.shape[3] in CHANNELS else None
 
 
-def _list_pictures(spec: TensorSpec, places: tuple[int, int], imgsz: tuple[int, int] | None, classifies: bool) -> Knob:
-    high, wide = (spec.shape[i] for i in places)
+def _list_pictures(spec: TensorSpec, axes: tuple[int, int], imgsz: tuple[int, int] | None, classifies: bool) -> Knob:
+    high, wide = (spec.shape[i] for i in axes)
     squares = SQUARES if classifies else (640, *(s for s in SQUARES if s != 640))
     if isinstance(high, int):
         widths = dict.fromkeys((LINES.get(high, high), high, *squares))
@@ -134,14 +134,14 @@ def _list_pictures(spec: TensorSpec, places: tuple[int, int], imgsz: tuple[int, 
     return Knob((high, wide), tuple(dict.fromkeys(([imgsz] if imgsz else []) + pairs)))
 
 
-def _find_role(spec: TensorSpec, place: int, axis: str) -> str:
+def _find_role(spec: TensorSpec, index: int, axis: str) -> str:
     words = split_words(axis)
     for word, role in LENGTH_WORDS.items():
         if word in words and not (role == "tokens" and spec.dtype.startswith("float") and len(spec.shape) == 2):
             return role
     if spec.dtype.startswith(("int", "uint")) or spec.values is not None:
         return "tokens"
-    if place == len(spec.shape) - 1 and (len(spec.shape) == 2 or spec.shape[1] == 1):
+    if index == len(spec.shape) - 1 and (len(spec.shape) == 2 or spec.shape[1] == 1):
         return "audio"
     return "frames" if len(spec.shape) >= 3 else "other"
 
@@ -151,9 +151,9 @@ def list_sizes(knobs: Sequence[Knob]) -> Iterator[Sizes]:
     longest = max((len(knob.choices) for knob in knobs), default=0)
     even = [tuple(min(i, len(knob.choices) - 1) for knob in knobs) for i in range(longest)]
     ranges = (range(min(len(knob.choices), 5)) for knob in knobs[:4])
-    mixed = sorted((*places, *[0] * len(knobs[4:])) for places in itertools.product(*ranges))
-    for places in itertools.islice(dict.fromkeys([*even, *sorted(mixed, key=sum)]), MOST_TRIED):
-        pairs = (zip(knob.axes, knob.choices[i], strict=True) for knob, i in zip(knobs, places, strict=True))
+    mixed = sorted((*chosen, *[0] * len(knobs[4:])) for chosen in itertools.product(*ranges))
+    for chosen in itertools.islice(dict.fromkeys([*even, *sorted(mixed, key=sum)]), MOST_TRIED):
+        pairs = (zip(knob.axes, knob.choices[i], strict=True) for knob, i in zip(knobs, chosen, strict=True))
         yield dict(itertools.chain.from_iterable(pairs))
 
 
@@ -171,8 +171,8 @@ _SUM = re.compile(r"\s*([\w.]+)\s*\+\s*([\w.]+)\s*")
 def set_sizes(specs: Sequence[TensorSpec], batches: Mapping[str, int | None], sizes: Sizes) -> tuple[TensorSpec, ...]:
     """Return the specs with lengths for their dynamic axes; one whose only dynamic axis is the batch stays as it is."""
 
-    def find(spec: TensorSpec, place: int, axis: int | str) -> int:
-        if isinstance(axis, int) or place == batches[spec.name]:
+    def find(spec: TensorSpec, index: int, axis: int | str) -> int:
+        if isinstance(axis, int) or index == batches[spec.name]:
             return 0
         if not (match := _SUM.fullmatch(axis)):
             return sizes[axis]

@@ -211,8 +211,8 @@ class _Reader:
         self._made = {name: node for node in nodes for name in node.output if name}
         self._used: dict[str, list[tuple[NodeProto, int]]] = {}
         for node in nodes:
-            for place, name in enumerate(node.input):
-                self._used.setdefault(name, []).append((node, place))
+            for index, name in enumerate(node.input):
+                self._used.setdefault(name, []).append((node, index))
 
     def guess_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         guessed = [replace(spec, values=self._guess_values(spec)) for spec in specs]
@@ -227,18 +227,18 @@ class _Reader:
         """Return the lowest and highest value that an input should have; None where any will do."""
         uses = list(self._follow(spec.name))
         words, whole = {*split_words(spec.name)}, spec.dtype.startswith(("int", "uint"))
-        rows = [n for node, place in uses if (n := self._count_rows(node, place)) is not None]
+        rows = [n for node, index in uses if (n := self._count_rows(node, index)) is not None]
         if rows:
             return 0, max(min(rows) - 1, 0)
         single = all(axis == 1 for axis in spec.shape) or len(spec.shape) <= 1
-        compared = [node.input[1 - place] for node, place in uses if node.op_type == "Equal"]
+        compared = [node.input[1 - index] for node, index in uses if node.op_type == "Equal"]
         operands = map(self._read, compared if single and spec.dtype != TEXT else [])
         compared_with = [float(values.reshape(-1)[0]) for values in operands if values is not None and values.size == 1]
         if compared_with:  # a single number that it is compared with
             return (SAMPLE_RATE, SAMPLE_RATE) if SAMPLE_RATE in compared_with else (compared_with[0], compared_with[0])
         if single and words & RATE_WORDS:
             return SAMPLE_RATE, SAMPLE_RATE
-        recurrent = any(node.op_type in RECURRENT and place in (5, 6) for node, place in uses)
+        recurrent = any(node.op_type in RECURRENT and index in (5, 6) for node, index in uses)
         state = bool(words & STATE_WORDS) and "hidden" not in words and len(spec.shape) >= 2
         if not whole and spec.dtype != "bool" and (recurrent or state):
             return 0, 0
@@ -256,19 +256,19 @@ class _Reader:
         """Yield the nodes that get the values of `name`, directly or through nodes that only pass them on."""
         seen, waiting = {name}, [name]
         while waiting:
-            for node, place in self._used.get(waiting.pop(), []):
-                yield node, place
-                if (node.op_type in PASSING and place == 0) or node.op_type == "Concat":
+            for node, index in self._used.get(waiting.pop(), []):
+                yield node, index
+                if (node.op_type in PASSING and index == 0) or node.op_type == "Concat":
                     fresh = [out for out in node.output if out and out not in seen]
                     seen.update(fresh)
                     waiting += fresh
 
-    def _count_rows(self, node: NodeProto, place: int) -> int | None:
+    def _count_rows(self, node: NodeProto, index: int) -> int | None:
         """Return the number of entries of the table that this input of a node indexes; None if it is not an index."""
-        if node.op_type == "OneHot" and place == 0:
+        if node.op_type == "OneHot" and index == 0:
             depth = self._read(node.input[1])
             return None if depth is None else int(depth.reshape(-1)[0])
-        table = INDEXED.get(node.op_type, {}).get(place)
+        table = INDEXED.get(node.op_type, {}).get(index)
         dims = self._find_dims(node.input[table]) if table is not None and table < len(node.input) else None
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
         return dims[axis] if dims else None

@@ -132,9 +132,9 @@ def _list_read_parts(node: NodeProto, computed: Mapping[str, float], facts: Grap
     # The body of a loop may never run.
     tensors = node.input if node.op_type == "Loop" else list_read_tensors(node)
     first = _measure_first(node, computed, facts)
-    for place, name in enumerate(tensors):
-        chosen = _find_chosen(node, place, facts)
-        yield name, first if place == 0 else chosen
+    for index, name in enumerate(tensors):
+        chosen = _find_chosen(node, index, facts)
+        yield name, first if index == 0 else chosen
 
 
 def _measure_first(node: NodeProto, computed: Mapping[str, float], facts: GraphFacts) -> float:
@@ -150,19 +150,19 @@ def _measure_first(node: NodeProto, computed: Mapping[str, float], facts: GraphF
         return kept / data_values / largest_share if data_values else 0.0
     if node.op_type == "Gather":
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-        places, shape = facts.constants.get(node.input[1]), facts.shapes.get(data)
-        picked = 1 if places is None else len(np.unique(places))
+        indices, shape = facts.constants.get(node.input[1]), facts.shapes.get(data)
+        picked = 1 if indices is None else len(np.unique(indices))
         return min(1.0, picked / shape[axis]) if shape else 0.0
     return 1.0
 
 
-def _find_chosen(node: NodeProto, place: int, facts: GraphFacts) -> float:
+def _find_chosen(node: NodeProto, index: int, facts: GraphFacts) -> float:
     """Return the fraction of another input that is in the output: a constant condition of Where may leave out some."""
     condition = facts.constants.get(node.input[0]) if node.op_type == "Where" else None
-    if condition is None or place == 0:
+    if condition is None or index == 0:
         return 1.0
     let_through = float(np.mean(condition.astype(bool)))
-    return let_through if place == 1 else 1 - let_through
+    return let_through if index == 1 else 1 - let_through
 
 
 def _list_of_all_branches(node: NodeProto, computed: Mapping[str, float], facts: GraphFacts) -> set[str]:

@@ -22,7 +22,7 @@ class Window(Struct, frozen=True):
     """One axis of a convolution."""
 
     data: int  # length of the axis
-    places: int  # number of positions of the kernel
+    positions: int  # number of positions of the kernel
     kernel: int
     stride: int
     dilation: int
@@ -30,8 +30,8 @@ class Window(Struct, frozen=True):
 
     def find_inside(self) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
         """Return the positions that are read, once for each product; padding is left out."""
-        places = np.arange(self.places) * self.stride - self.before
-        positions = (places[:, None] + np.arange(self.kernel) * self.dilation).ravel()
+        starts = np.arange(self.positions) * self.stride - self.before
+        positions = (starts[:, None] + np.arange(self.kernel) * self.dilation).ravel()
         return positions[(positions >= 0) & (positions < self.data)]
 
 
@@ -41,7 +41,7 @@ def measure_products(node: NodeProto, shapes: Mapping[str, Shape]) -> float:
     if windows is None:
         return 0.0
     inside: float = math.prod(
-        len(window.find_inside()) / (window.places * window.kernel) for window in windows if window.places
+        len(window.find_inside()) / (window.positions * window.kernel) for window in windows if window.positions
     )
     if any(window.kernel > WINOGRAD_KERNEL for window in windows):
         # For each output and channel at least the products that do not overlap with those of the next output.
@@ -74,12 +74,12 @@ def _list_windows(node: NodeProto, shapes: Mapping[str, Shape]) -> list[Window] 
     pads = ints.get("pads", []) if auto == "NOTSET" and "output_shape" not in ints else None
     windows = []
     for axis in axes:
-        kernel, places = weights[axis + 2], output[axis + 2]
+        kernel, positions = weights[axis + 2], output[axis + 2]
         stride, dilation = _pick(ints.get("strides", []), axis, 1), _pick(ints.get("dilations", []), axis, 1)
-        reach = (places - 1) * stride + (kernel - 1) * dilation + 1
+        reach = (positions - 1) * stride + (kernel - 1) * dilation + 1
         total = max(0, reach - data[axis + 2])
         before = total // 2 + (total % 2 if auto == "SAME_LOWER" else 0) if pads is None else _pick(pads, axis, 0)
-        windows.append(Window(data[axis + 2], places, kernel, stride, dilation, 0 if auto == "VALID" else before))
+        windows.append(Window(data[axis + 2], positions, kernel, stride, dilation, 0 if auto == "VALID" else before))
     return windows
 
 

@@ -127,11 +127,11 @@ def _find_needed_share(node: NodeProto, densities: Densities, constants: set[str
         return 0.0
     if node.op_type == "Attention":
         return _CAUSAL
-    places = (1, 2) if lengths is not None else FACTORS.get(node.op_type, (0, 1))
+    indices = (1, 2) if lengths is not None else FACTORS.get(node.op_type, (0, 1))
     zero_points = ZERO_POINTS.get(node.op_type, {})
     shares = []
-    for place in places:
-        if place < len(node.input) and node.input[place] in constants:
-            zero = zero_points.get(place, len(node.input))
-            shares.append(densities.measure(node.input[place], node.input[zero] if zero < len(node.input) else ""))
+    for index in indices:
+        if index < len(node.input) and node.input[index] in constants:
+            zero = zero_points.get(index, len(node.input))
+            shares.append(densities.measure(node.input[index], node.input[zero] if zero < len(node.input) else ""))
     return min(shares, default=_CAUSAL)

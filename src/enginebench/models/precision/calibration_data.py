@@ -412,7 +412,7 @@ def use_samples(
     rate), all are used, one at a time.
     """
     apart = _lie_apart(inputs)
-    entries = samples if apart else [samples[place] for place in group_samples(samples, len(samples), inputs)[0]]
+    entries = samples if apart else [samples[index] for index in group_samples(samples, len(samples), inputs)[0]]
     return CalibrationData(
         source=source,
         n=len(entries),

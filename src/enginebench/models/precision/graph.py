@@ -300,8 +300,8 @@ def make_consumers(model: ModelProto | GraphProto) -> dict[str, list[NodeProto]]
 
 def remove_where(items: Any, removed: Callable[[Any], bool]) -> None:
     """Remove the elements of a repeated field that are to be removed; its own `remove` compares with every element."""
-    for place in reversed([i for i, item in enumerate(items) if removed(item)]):
-        del items[place]
+    for index in reversed([i for i, item in enumerate(items) if removed(item)]):
+        del items[index]
 
 
 def drop_unused_constants(model: ModelProto) -> None:

@@ -268,11 +268,11 @@ def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
 
 
 def _list_commands(document: RunDocument, folder: Path | None, printed: bool) -> Iterator[tuple[str, str]]:
-    place = str(folder or "DIR")
+    shown = str(folder or "DIR")
     count = 0 if printed else count_warnings(document)
     if count:
-        yield f"Warnings ({count})", format_command("report", place, options=[("--warnings", None)])
-    page = Path(place, "report.html")
+        yield f"Warnings ({count})", format_command("report", shown, options=[("--warnings", None)])
+    page = Path(shown, "report.html")
     if folder is None or page.is_file():  # not before the end of a run, nor without what draws its charts
         yield "Page", str(page)
 

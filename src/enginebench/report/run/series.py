@@ -142,13 +142,13 @@ def trace_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[li
         kept = [m for m in result.measurements if m.latency_ns]
         centre = median([median(m.latency_ns) for m in kept]) if kept else 0.0
         if centre > 0:
-            for place, measurement in enumerate(kept):
-                points += _trace(measurement, place, centre, labels[result.id])
+            for index, measurement in enumerate(kept):
+                points += _trace(measurement, index, centre, labels[result.id])
             points += _trace_reference(kept, labels[result.id])
     return points, any(point["line"] < 0 for point in points)
 
 
-def _trace(measurement: Measurement, place: int, centre: float, label: str) -> list[Point]:
+def _trace(measurement: Measurement, index: int, centre: float, label: str) -> list[Point]:
     values = np.asarray(measurement.latency_ns, dtype=np.float64)
     parts = np.array_split(np.arange(len(values)), min(_CHUNKS, len(values)))
     points = []
@@ -156,20 +156,20 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
         value = median(values[part])
         blocks = [b for b in measurement.blocks if b.start <= part[-1] and part[0] < b.stop]
         marks = sorted({mark for block in blocks for mark in block.marks})
-        at = _round(place + 0.5 + (i + 0.5) / len(parts))  # trial k lies around k: its tick
-        point: Point = {"row": label, "at": at, "line": place, "what": "latency", "relative": _round(value / centre)}
+        at = _round(index + 0.5 + (i + 0.5) / len(parts))  # trial k lies around k: its tick
+        point: Point = {"row": label, "at": at, "line": index, "what": "latency", "relative": _round(value / centre)}
         seen = {"marks": ", ".join(marks).replace("_", " ")} if marks else {}
         points.append(point | {"ms": _round(value / 1e6)} | seen)
     return points
 
 
 def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:
-    medians = [(place, median(m.reference_ns)) for place, m in enumerate(kept) if m.reference_ns]
+    medians = [(index, median(m.reference_ns)) for index, m in enumerate(kept) if m.reference_ns]
     centre = median([value for _, value in medians]) if len(medians) > 1 else 0.0
     fields = {"row": label, "line": -1, "what": "reference kernel"}
     return [
-        fields | {"at": place + 1, "relative": _round(value / centre), "ms": _round(value / 1e6)}
-        for place, value in medians
+        fields | {"at": index + 1, "relative": _round(value / centre), "ms": _round(value / 1e6)}
+        for index, value in medians
         if centre > 0
     ]
 

@@ -20,11 +20,11 @@ def shorten_document(document: RunDocument, most: int = MOST_SHOWN) -> RunDocume
     """
     if len(document.rows) <= most:
         return document
-    places = {row.id: place for place, row in enumerate(document.rows)}
+    indices = {row.id: index for index, row in enumerate(document.rows)}
     kept: set[str] = set()
     headlines: list[Headline] = []
     for headline in document.headlines:
-        named = {name for name in _list_named(headline) if name in places}
+        named = {name for name in _list_named(headline) if name in indices}
         if len(kept | named) > most:
             break
         kept |= named

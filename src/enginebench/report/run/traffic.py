@@ -35,12 +35,12 @@ def make_mix(rows: Sequence[Row], names: dict[str, str]) -> list[Table | Notes]:
     return [make_table(columns, served, file="mix", title=title), *make_notes([NOTE])]
 
 
-def _make_cell(title: str, place: int, rank: int) -> Column:
+def _make_cell(title: str, index: int, rank: int) -> Column:
     """Make the column of one shape; a narrow terminal shows those of most requests."""
     return Column(
         title,
         lambda row: "{}",
-        lambda row: row.times.cells[place].p50_ms.value,
+        lambda row: row.times.cells[index].p50_ms.value,
         align="decimal",
         spare=rank,
         is_time=True,

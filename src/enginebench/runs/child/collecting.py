@@ -72,8 +72,8 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
 
     def as_whole(self) -> Metric:
         def prepare(outputs: Outputs, targets: Targets) -> ScorePicks:
-            def score_picks(places: Picks) -> float:
-                values = self.call(pick_samples(outputs, places), targets.pick(places))
+            def score_picks(indices: Picks) -> float:
+                values = self.call(pick_samples(outputs, indices), targets.pick(indices))
                 return values if isinstance(values, float) else float(values.mean())
 
             return score_picks
@@ -122,23 +122,23 @@ class Collector:
     def __init__(self, names: Sequence[str], targets: Targets, n: int, task: Task | None) -> None:
         self._metrics = {name: open_metric(name, targets) for name in names}
         self._targets, self._n, self._task = targets, n, task
-        self._places: list[int] = []
+        self._indices: list[int] = []
         self._counts: dict[str, Floats] = {}
         self._rows: dict[int, Outputs] = {}
         self._failures: dict[str, str] = {}
         self._dropped: set[str] = set()
 
-    def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
-        targets = self._targets.pick(np.asarray(places, np.int64))
-        self._places += places
+    def add(self, indices: Sequence[int], outputs: Mapping[str, Any]) -> None:
+        targets = self._targets.pick(np.asarray(indices, np.int64))
+        self._indices += indices
         for name in list(self._metrics):
             if name not in self._failures and name not in self._dropped:
-                self._take(name, places, outputs, targets)
+                self._take(name, indices, outputs, targets)
         if any(isinstance(metric, Metric) and metric.prepare for metric in self._metrics.values()):
             reduced = read_task_outputs(outputs, self._task, targets)
-            self._rows |= {p: {name: values[i] for name, values in reduced.items()} for i, p in enumerate(places)}
+            self._rows |= {p: {name: values[i] for name, values in reduced.items()} for i, p in enumerate(indices)}
 
-    def _take(self, name: str, places: Sequence[int], outputs: Outputs, targets: Targets) -> None:
+    def _take(self, name: str, indices: Sequence[int], outputs: Outputs, targets: Targets) -> None:
         metric = self._metrics[name]
         if isinstance(metric, UserMetric):  # it returns a value for each sample, or one for all
             try:
@@ -160,22 +160,22 @@ class Collector:
         else:
             table = self._counts.get(name, np.zeros((self._n, 0)))
             table, counts = widen_counts(table, counts)
-            table[list(places)] = counts
+            table[list(indices)] = counts
             self._counts[name] = table
 
     def collect(self) -> dict[str, Array]:
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
-        places = np.array(sorted(self._places), np.int64)
-        arrays: dict[str, Array] = {COUNTS + name: table[places] for name, table in self._counts.items()}
+        indices = np.array(sorted(self._indices), np.int64)
+        arrays: dict[str, Array] = {COUNTS + name: table[indices] for name, table in self._counts.items()}
         arrays |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
-        whole = len(places) == self._n
-        arrays |= {} if whole else {PLACES: places}
+        whole = len(indices) == self._n
+        arrays |= {} if whole else {PLACES: indices}
         if not self._rows:
             return arrays
         for name in next(iter(self._rows.values())):
-            arrays |= _pack(OUTPUTS + name, [self._rows[place][name] for place in places.tolist()])
-        return arrays | _pack_targets(self._targets if whole else self._targets.pick(places))
+            arrays |= _pack(OUTPUTS + name, [self._rows[index][name] for index in indices.tolist()])
+        return arrays | _pack_targets(self._targets if whole else self._targets.pick(indices))
 
 
 def _pack(name: str, outputs: list[Any]) -> dict[str, Array]:
@@ -193,8 +193,8 @@ def unpack_outputs(arrays: Mapping[str, Any]) -> dict[str, Any]:
     outputs: dict[str, Any] = {}  # an array, or a list of them where their shapes differ
     for key in sorted(arrays):
         if key.startswith(OUTPUTS):
-            name, _, place = key.removeprefix(OUTPUTS).rpartition("/")
-            if name and place.isdecimal() and len(place) == 6:
+            name, _, index = key.removeprefix(OUTPUTS).rpartition("/")
+            if name and index.isdecimal() and len(index) == 6:
                 outputs.setdefault(name, []).append(arrays[key])
             else:
                 outputs[key.removeprefix(OUTPUTS)] = arrays[key]

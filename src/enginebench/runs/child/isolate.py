@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ChildFailed, EngineBenchError, TimedOut
 from enginebench.models.objects import list_variables
 from enginebench.runs.child.across import RESULT_FD, TURN_FD, rebuild_error
+from enginebench.runs.child.environments import Environment, find_environment, get_engine, strip_environment
 from enginebench.runs.child.jobs import (
     ErrorResponse,
     FinalResponse,
@@ -37,7 +38,6 @@ from enginebench.runs.child.jobs import (
     find_response_type,
     read_message,
 )
-from enginebench.runs.child.places import Place, find_place, get_engine, strip_environment
 from enginebench.runs.child.programs import end_group
 
 # OpenMP's threads wait by spinning. In a child that times nothing they sleep: such children work side by side, and two
@@ -55,24 +55,24 @@ def run_child(
     job: Job[Response],
     *,
     timeout_s: float,
-    environment: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
     on_note: Callable[[str], None] = lambda text: None,
-    place: Place | None = None,
+    environment: Environment | None = None,
 ) -> Response:
     """Perform `job` in a fresh child process and return its response.
 
     Args:
         timeout_s: after this long the child and all that it started are killed.
-        environment: variables added to the child's environment; None: those for the threads that the job names.
+        variables: added to those of this process; None: those for the threads that the job names.
         on_note: called with each line of progress.
-        place: the environment of the child; None: that of the job's engine, else this one.
+        environment: the environment of the child; None: that of the job's engine, else this one.
 
     Raises:
         ChildFailed: it died, hung or returned an invalid response; carries the tail of its stderr.
         EngineBenchError: the error that the child raised on purpose, with its own class and attributes.
     """
-    own = find_variables(job) if environment is None else environment
-    with Child({**({} if job.timed else PATIENCE), **own}, place or find_place(get_engine(job))) as child:
+    own = find_variables(job) if variables is None else variables
+    with Child({**({} if job.timed else PATIENCE), **own}, environment or find_environment(get_engine(job))) as child:
         return child.perform(job, timeout_s=timeout_s, on_note=on_note)
 
 
@@ -88,18 +88,21 @@ class Child:
     Its pipes are read until there is an answer, a death, or no time left.
 
     Args:
-        place: the environment of Python packages; None: this one.
+        environment: its Python packages; None: this one.
         pass_fds: descriptors that the child inherits, under the same numbers.
     """
 
     def __init__(
-        self, environment: Mapping[str, str] | None = None, place: Place | None = None, pass_fds: Sequence[int] = ()
+        self,
+        variables: Mapping[str, str] | None = None,
+        environment: Environment | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self._result_fd, write_fd = os.pipe()
         turn_fd, self._give_turn_fd = os.pipe()
         try:
             self._child = subprocess.Popen(
-                [place.python if place else sys.executable, "-m", "enginebench.runs.child"],
+                [environment.python if environment else sys.executable, "-m", "enginebench.runs.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -108,8 +111,8 @@ class Child:
                 env={
                     **os.environ,
                     **list_variables(),
-                    **(place.variables() if place else {}),
-                    **(environment or {}),
+                    **(environment.variables() if environment else {}),
+                    **(variables or {}),
                     RESULT_FD: str(write_fd),
                     TURN_FD: str(turn_fd),
                 },
@@ -117,9 +120,9 @@ class Child:
         except BaseException as error:
             os.close(self._result_fd)
             os.close(self._give_turn_fd)
-            if place is not None and isinstance(error, OSError):
+            if environment is not None and isinstance(error, OSError):
                 raise ChildFailed(
-                    f"environment {place.name}: {place.python} cannot be started any more: {error}"
+                    f"environment {environment.name}: {environment.python} cannot be started any more: {error}"
                 ) from error
             raise
         finally:

@@ -126,11 +126,11 @@ def match_targets(targets: Targets, n: int, names: Sequence[str] | None, cut: bo
         return targets.pick(slice(0, n))
     if names is None:
         raise UsageError("--targets names its samples, but these have no names; give the targets in their order")
-    places = {name: i for i, name in enumerate(targets.names)}
-    missing = [name for name in names if name not in places]
+    indices = {name: i for i, name in enumerate(targets.names)}
+    missing = [name for name in names if name not in indices]
     if missing:
         raise UsageError(f"--targets has no entry for {missing[0]!r} ({len(missing)} of {len(names)} samples)")
-    return targets.pick(np.array([places[name] for name in names], np.int64))
+    return targets.pick(np.array([indices[name] for name in names], np.int64))
 
 
 def _count(targets: Targets) -> int:

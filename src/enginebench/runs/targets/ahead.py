@@ -43,9 +43,9 @@ from enginebench.models.precision.calibration_data import check_arrays, check_im
 from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads, require_names
 from enginebench.models.task import choose_preprocess
 from enginebench.models.zoo import BUILTIN, ModelRef, check_hf_folder, check_installed, check_timm_name, resolve_model
+from enginebench.runs.child.environments import require_available
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.other_jobs import FitJob
-from enginebench.runs.child.places import require_available
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
 from enginebench.runs.lock import is_any_held
@@ -281,7 +281,7 @@ def _check_weights(source: ModelSource) -> None:
 def _check_in_child(source: ModelSource) -> None:
     """Check what only the model's package knows, in a process of the lowest priority."""
     with suppress(ChildFailed, DependencyError, TimedOut):  # the run itself reports these
-        run_child(FitJob(source=source), timeout_s=FIT_S, environment=child_environment(1))
+        run_child(FitJob(source=source), timeout_s=FIT_S, variables=child_environment(1))
 
 
 def _check_inputs(text: str, specs: Sequence[TensorSpec] | None) -> None:

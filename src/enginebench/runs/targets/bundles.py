@@ -124,9 +124,9 @@ class LoadedEngine(SharedEngine):
         place: what it needs while it is open, its folder for one; closed after it, at the latest with the program.
     """
 
-    def __init__(self, engine: Engine, place: ExitStack) -> None:
+    def __init__(self, engine: Engine, stack: ExitStack) -> None:
         super().__init__(engine)
-        self._leave = finalize(self, place.close)
+        self._leave = finalize(self, stack.close)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_engine":  # of an object that was never made
@@ -154,8 +154,8 @@ class LoadedEngine(SharedEngine):
 class LoadedBundle(LoadedEngine):
     """The engine of a bundle, and the bundle's record."""
 
-    def __init__(self, engine: Engine, place: ExitStack, bundle: Bundle) -> None:
-        super().__init__(engine, place)
+    def __init__(self, engine: Engine, stack: ExitStack, bundle: Bundle) -> None:
+        super().__init__(engine, stack)
         self.bundle = bundle
 
 
@@ -168,10 +168,10 @@ def load_bundle(root: Path, *, force: bool = False) -> LoadedBundle:
     if bundle.module is not None and bundle.module.flat and bundle.module.file:
         sys.path.append(str(root.absolute()))
         artifact = replace(artifact, model=f"{bundle.module.file.removesuffix('.py')}:{bundle.module.name}")
-    with ExitStack() as place:
-        backend = open_for(bundle.engine, str(place.enter_context(open_scratch())))
+    with ExitStack() as stack:
+        backend = open_for(bundle.engine, str(stack.enter_context(open_scratch())))
         assert isinstance(backend, Loadable)  # engines that time themselves are never delivered
-        return LoadedBundle(backend.load(artifact, bundle.engine), place.pop_all(), bundle)
+        return LoadedBundle(backend.load(artifact, bundle.engine), stack.pop_all(), bundle)
 
 
 @overload
@@ -224,8 +224,8 @@ def load_engine(
 
     where = find_device(engine, device)
     spec = EngineSpec(backend=engine, options=dict(options or {}), device=where, batch=batch, threads=threads)
-    with ExitStack() as place:
-        scratch = place.enter_context(open_scratch())
+    with ExitStack() as stack:
+        scratch = stack.enter_context(open_scratch())
         backend = open_for(spec, str(scratch))
         if not isinstance(backend, Loadable):
             raise UsageError(
@@ -239,4 +239,4 @@ def load_engine(
             artifact = run_child(job, timeout_s=BUILD_LIMIT_S).artifact
         else:
             artifact = build_graph(backend, source, spec, str(scratch), lambda text: None)
-        return LoadedEngine(backend.load(artifact, spec), place.pop_all())
+        return LoadedEngine(backend.load(artifact, spec), stack.pop_all())

@@ -16,10 +16,10 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSou
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
 from enginebench.core.store import is_bundle, read_result
 from enginebench.engines.registry import accepts, find_device, has_engine, read_engine, takes
+from enginebench.runs.child.environments import find_available
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob, InferResponse
-from enginebench.runs.child.places import find_available
 from enginebench.runs.folder import RunFolder, RunRequest, Stored
 from enginebench.runs.plan import PlannedConfiguration, add_shapes, find_fixed_batch, plan_stored
 from enginebench.runs.progress import Reporter, report_steps
@@ -109,10 +109,10 @@ def open_stored(path: Path) -> Stored:
         )
     folder = RunFolder(path.absolute().parent.parent)
     chain = tuple(folder.absolute(artifact) for artifact in result.artifacts[: start + 1])
-    place = Path(chain[-1].path)
-    if not place.is_absolute() or not place.is_file():
-        fault = "is no longer there" if place.is_absolute() else "does not lie in the run's folder"
-        raise ArtifactError(f"{path}: its artifact {place} {fault}. Name ENGINE@TARGET instead of the result")
+    stored_path = Path(chain[-1].path)
+    if not stored_path.is_absolute() or not stored_path.is_file():
+        fault = "is no longer there" if stored_path.is_absolute() else "does not lie in the run's folder"
+        raise ArtifactError(f"{path}: its artifact {stored_path} {fault}. Name ENGINE@TARGET instead of the result")
     trust_engine(result.engine.backend, result.engine.options, path)
     return Stored(result=result, chain=(*chain[:-1], folder.open(chain[-1])))
 
@@ -172,10 +172,10 @@ def open_side(
     return OpenSide(text=side.text, model=side.target, artifact=free_batch(artifact), engine=spec)
 
 
-def plan_target(request: RunRequest, place: Path, reporter: Reporter) -> list[PlannedConfiguration]:
-    """Return the configurations of a request, its sources made in `place`; the one of a bundle, with its own files."""
+def plan_target(request: RunRequest, folder: Path, reporter: Reporter) -> list[PlannedConfiguration]:
+    """Return the configurations of a request, its sources made in `folder`; the one of a bundle, with its own files."""
     if not is_bundle(Path(request.model)):
-        return gather_sources(request, place, reporter).plan_configurations()
+        return gather_sources(request, folder, reporter).plan_configurations()
     return [plan_again(open_as_stored(Path(request.model)), request.measure)]
 
 
@@ -184,10 +184,10 @@ def plan_again(stored: Stored, measure: MeasureSpec) -> PlannedConfiguration:
     return plan_stored(stored.result.model, stored.spec, stored.chain, measure, find_available(stored.spec))
 
 
-def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
+def _open_plan(plan: Artifact, spec: EngineSpec, folder: Path) -> Artifact:
     """The plan with the inputs and outputs that its engine finds in it, and its precision, which decides the limits."""
     batch = find_plan_batch(plan) or spec.batch
-    response = ask_plan(plan, replace(spec, batch=batch), place, SIDE_TIMEOUT_S, prove=plan.precision is None)
+    response = ask_plan(plan, replace(spec, batch=batch), folder, SIDE_TIMEOUT_S, prove=plan.precision is None)
     opened = replace(response.artifact, model=plan.model)
     if response.proof is None:
         return opened
@@ -230,10 +230,10 @@ def _counts_whole(artifact: Artifact) -> bool:
     """Whether entries lie elsewhere than on the first axis of an input or output, so that they are asked one by one."""
     if artifact.kind == "plan":  # its outputs are as long as in the run that named them
         return False
-    places = find_batch_axes(artifact.inputs)
-    opened = [s for s in artifact.inputs if (i := places[s.name]) is not None and isinstance(s.shape[i], str)]
+    batch_axes = find_batch_axes(artifact.inputs)
+    opened = [s for s in artifact.inputs if (i := batch_axes[s.name]) is not None and isinstance(s.shape[i], str)]
     fixed = any(s.shape[:1] and isinstance(s.shape[0], int) for s in artifact.outputs)
-    return bool(opened) and (fixed or any(places[s.name] != 0 for s in opened))
+    return bool(opened) and (fixed or any(batch_axes[s.name] != 0 for s in opened))
 
 
 def check_sides(reference: OpenSide, candidate: OpenSide) -> None:

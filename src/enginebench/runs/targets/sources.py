@@ -97,16 +97,16 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 def gather_sources(
-    request: RunRequest, place: Path, reporter: Reporter, limit: Limit = None, on_module: OnModule | None = None
+    request: RunRequest, folder: Path, reporter: Reporter, limit: Limit = None, on_module: OnModule | None = None
 ) -> Sources:
-    """Make the sources of a request in `place`, in every precision that its configurations need.
+    """Make the sources of a request in `folder`, in every precision that its configurations need.
 
     While `on_module` is at work, the child waits with the export.
     """
     kinds = {takes(name) for name in list_here(request)}
     job = SourceJob(
         source=request.source,
-        out_dir=str(place.absolute()),
+        out_dir=str(folder.absolute()),
         batch=request.batches[0],
         any_batch=request.any_batch,
         onnx="onnx" in kinds,
@@ -115,8 +115,8 @@ def gather_sources(
         data=request.data,
     )
     # Of an interrupted attempt: its weights may have differed if they could not be downloaded then, and its inputs.
-    (place / RANGES).unlink(missing_ok=True)
-    shutil.rmtree(place / SAMPLES, ignore_errors=True)
+    (folder / RANGES).unlink(missing_ok=True)
+    shutil.rmtree(folder / SAMPLES, ignore_errors=True)
     try:
         made = _make(job, request.threads, request.timeout_s, reporter, on_module)
     except ChildFailed as error:  # an export that takes its process with it costs the graph alone, too
@@ -124,18 +124,18 @@ def gather_sources(
             raise
         alone = _make(replace(job, onnx=False), request.threads, request.timeout_s, reporter)
         made = replace(alone, no_graph=f"{job.source.model} cannot be exported: {error}")
-    made = replace(made, artifacts=tuple(_complete(artifact, request, place) for artifact in made.artifacts))
-    if request.inputs is not None and find_samples(place) is None:
+    made = replace(made, artifacts=tuple(_complete(artifact, request, folder) for artifact in made.artifacts))
+    if request.inputs is not None and find_samples(folder) is None:
         raise UsageError(
             f"--inputs: {request.model} reports its inputs only once it is loaded, so that they cannot be held against "
             "it here. Leave --inputs out, or use infer or drift"
         )
     if made.no_graph is not None:
         reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
-    return _transform_all(resolve(request, made.artifacts), made, place, reporter, limit)
+    return _transform_all(resolve(request, made.artifacts), made, folder, reporter, limit)
 
 
-def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
+def _complete(artifact: Artifact, request: RunRequest, folder: Path) -> Artifact:
     """Return a plan with the inputs that its engine reports, if they fix the batch and none was requested."""
     names = [(name, options) for name, options in request.engines if "plan" in accepts(name)]
     if artifact.kind != "plan" or not request.any_batch or not names or "implicit_batch" in names[0][1]:
@@ -151,16 +151,16 @@ def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
         threads=request.threads,
     )
     try:
-        opened = ask_plan(artifact, spec, place / "plan", request.timeout_s).artifact
+        opened = ask_plan(artifact, spec, folder / "plan", request.timeout_s).artifact
     except EngineBenchError:
         return artifact
     return replace(artifact, inputs=opened.inputs, outputs=opened.outputs, allowed=opened.allowed)
 
 
-def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildResponse:
+def ask_plan(plan: Artifact, spec: EngineSpec, folder: Path, timeout_s: float, *, prove: bool = False) -> BuildResponse:
     """Read a finished plan with its engine: inputs, outputs, and on request the precision that runs."""
     return run_child(
-        BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove), timeout_s=timeout_s
+        BuildJob(source=plan.path, engine=spec, out_dir=str(folder.absolute()), prove=prove), timeout_s=timeout_s
     )
 
 
@@ -174,9 +174,9 @@ def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dic
     return differing
 
 
-def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedConfiguration, Artifact]:
-    """Plan the only configuration of a request, and make its source in `place`."""
-    sources = gather_sources(request, place, reporter)
+def plan_one(request: RunRequest, folder: Path, reporter: Reporter) -> tuple[PlannedConfiguration, Artifact]:
+    """Plan the only configuration of a request, and make its source in `folder`."""
+    sources = gather_sources(request, folder, reporter)
     (configuration,) = sources.plan_configurations()
     if configuration.skip is not None or configuration.source is None:
         raise BackendUnavailable(str(configuration.skip))
@@ -184,7 +184,7 @@ def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[Plan
 
 
 def _transform_all(
-    plan: ResolvedPlan, sources: SourceResponse, place: Path, reporter: Reporter, limit: Limit
+    plan: ResolvedPlan, sources: SourceResponse, folder: Path, reporter: Reporter, limit: Limit
 ) -> Sources:
     """Make every graph, and every module in 8 bits, that the configurations need, several at a time.
 
@@ -198,7 +198,7 @@ def _transform_all(
             kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
             graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
             needs = find_needs(precision, recipe)
-            job = describe_graph(request, graph, require_precision(precision), recipe, place)
+            job = describe_graph(request, graph, require_precision(precision), recipe, folder)
             wait_until_sure(ranges if needs == "ranges" else [])
             wait_until_sure([*works.values()], left=others)
             child = stack.enter_context(Child(PATIENCE | find_variables(job)))
@@ -239,16 +239,16 @@ def describe_graph(
     graph: Artifact,
     precision: Precision,
     recipe: Recipe | None,
-    place: Path,
+    out_folder: Path,
     *,
     out: Path | None = None,
     exclude: tuple[str, ...] = (),
 ) -> QuantizeJob:
     """Describe how the FP32 graph, or module, of a request is changed to another precision, except nodes `exclude`.
 
-    It lies in `out`, else in `place`, with the ranges, which all graphs of a folder share.
+    It lies in `out`, else in `out_folder`, with the ranges, which all graphs of a folder share.
     """
-    folder = (out or place).absolute()
+    folder = (out or out_folder).absolute()
     name = escape_precision(format_precision(precision, recipe, name_mix(exclude))).replace("@", "-")
     return QuantizeJob(
         model=graph.model,
@@ -263,7 +263,7 @@ def describe_graph(
         seed=request.measure.seed,
         threads=request.threads,
         input_size=request.input_size,
-        inputs=find_samples(place) if request.inputs is not None else None,
+        inputs=find_samples(out_folder) if request.inputs is not None else None,
         exclude=exclude,
         verb=VERB.get(),
     )

@@ -42,7 +42,7 @@ class Boxes(Struct, frozen=True, kw_only=True, eq=False):
     boxes: Floats
     scores: Floats
     labels: NDArray[np.int64]
-    places: NDArray[np.int64]  # where each stood among those of its sample that were read
+    indices: NDArray[np.int64]  # where each stood among those of its sample that were read
 
     def as_outputs(self) -> dict[str, Array]:
         return {"boxes": self.boxes.astype(np.float32), "scores": self.scores.astype(np.float32), "labels": self.labels}
@@ -50,8 +50,8 @@ class Boxes(Struct, frozen=True, kw_only=True, eq=False):
 
 def find_named(outputs: Outputs) -> tuple[str, ...]:
     """Return the outputs with the names of torchvision's detectors, also as `outputs.0.boxes`; () if there are none."""
-    places = [name.removesuffix(NAMED[0]) for name in outputs if name.rpartition(".")[2] == NAMED[0]]
-    names = tuple(places[0] + name for name in NAMED) if len(places) == 1 else ()
+    prefixes = [name.removesuffix(NAMED[0]) for name in outputs if name.rpartition(".")[2] == NAMED[0]]
+    names = tuple(prefixes[0] + name for name in NAMED) if len(prefixes) == 1 else ()
     return names if set(names) <= set(outputs) else ()
 
 
@@ -181,13 +181,13 @@ def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple
 def _stack(rows: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Boxes:
     """Keep the best boxes of every sample, the same number of each; zeros fill up."""
     boxes, scores = np.zeros((len(rows), MOST, 4)), np.zeros((len(rows), MOST))
-    labels, places = np.full((len(rows), MOST), NOTHING, np.int64), np.zeros((len(rows), MOST), np.int64)
+    labels, indices = np.full((len(rows), MOST), NOTHING, np.int64), np.zeros((len(rows), MOST), np.int64)
     for i, (b, s, c) in enumerate(rows):
         kept = np.flatnonzero((s > -np.inf) & (c != NOTHING) & ((s != 0) | b.any(axis=1)))
         best = kept[np.argsort(-s[kept], kind="stable")[:MOST]]
         n = len(best)
-        boxes[i, :n], scores[i, :n], labels[i, :n], places[i, :n] = b[best], s[best], c[best], best
-    return Boxes(boxes=boxes, scores=scores, labels=labels, places=places)
+        boxes[i, :n], scores[i, :n], labels[i, :n], indices[i, :n] = b[best], s[best], c[best], best
+    return Boxes(boxes=boxes, scores=scores, labels=labels, indices=indices)
 
 
 def measure_overlaps(first: Floats, second: Floats) -> Floats:
@@ -249,14 +249,14 @@ def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) 
     shown = [(side.scores[i] >= SHOWN_SCORE) & seen for side, seen in zip((reference, candidate), filled, strict=True)]
     pairs: list[tuple[int, int]] = []
     alone = 0
-    for place in range(len(free)):
-        partner = int(np.where(free[place], overlaps[place], -1).argmax())
-        if not free[place, partner]:
-            alone += int(shown[0][place])
+    for index in range(len(free)):
+        partner = int(np.where(free[index], overlaps[index], -1).argmax())
+        if not free[index, partner]:
+            alone += int(shown[0][index])
             continue
         free[:, partner] = False
-        if shown[0][place] or shown[1][partner]:
-            pairs.append((place, partner))
+        if shown[0][index] or shown[1][partner]:
+            pairs.append((index, partner))
         shown[1][partner] = False
     alone += int(shown[1].sum())
     return len(pairs) + alone, pairs
@@ -282,7 +282,7 @@ def prepare_map(outputs: Outputs, targets: Targets) -> ScorePicks:
         ) from error
     wanted = [(boxes[labels != NOTHING], [int(c) for c in labels if c != NOTHING]) for boxes, labels in rows]
     evaluation = _evaluate(detections, wanted)
-    return lambda places: _accumulate(evaluation, places)
+    return lambda picks: _accumulate(evaluation, picks)
 
 
 def _evaluate(detections: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
@@ -322,7 +322,7 @@ def _describe_box(image: int, box: Floats, label: int) -> dict[str, Any]:
     return {"image_id": image, "category_id": label, "bbox": [x, y, width, height], "area": width * height}
 
 
-def _accumulate(evaluation: Any, places: Picks) -> float:
+def _accumulate(evaluation: Any, picks: Picks) -> float:
     """Return pycocotools' mean average precision over some of the images, which may repeat; NaN if no class occurs."""
     import copy
 
@@ -330,8 +330,8 @@ def _accumulate(evaluation: Any, places: Picks) -> float:
     drawn.params = copy.copy(evaluation.params)
     images = len(evaluation.params.imgIds)
     rows = [evaluation.evalImgs[k * images : (k + 1) * images] for k in range(len(evaluation.params.catIds))]
-    drawn.evalImgs = [row[place] for row in rows for place in places.tolist()]
-    drawn.params.imgIds = list(range(len(places)))
+    drawn.evalImgs = [row[index] for row in rows for index in picks.tolist()]
+    drawn.params.imgIds = list(range(len(picks)))
     drawn._paramsEval = drawn.params
     with contextlib.redirect_stdout(io.StringIO()):
         drawn.accumulate()

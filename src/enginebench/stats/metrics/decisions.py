@@ -35,8 +35,8 @@ def find_worst_group(reference: Array, candidate: Array) -> tuple[float, str] | 
         fractions = np.where(counts >= LEAST_DECIDED, kept / np.maximum(counts, 1), np.inf)
         least = int(fractions.argmin())
         if np.isfinite(fractions[least]) and (worst is None or fractions[least] < worst[0]):
-            place, label = divmod(least, len(classes))
-            worst = float(fractions[least]), name.format(place=place, label=classes[label])
+            index, label = divmod(least, len(classes))
+            worst = float(fractions[least]), name.format(place=index, label=classes[label])
     return worst
 
 
@@ -46,8 +46,8 @@ def _list_groups(shape: tuple[int, ...], ids: NDArray[np.intp], classes: int) ->
     axes = [axis for axis in range(1, len(shape)) if shape[axis] > 1]
     for axis in axes:
         if shape[axis] * classes <= MOST_GROUPS:
-            place = np.arange(len(ids)) // math.prod(shape[axis + 1 :]) % shape[axis]
-            yield f"slice {{place}} of axis {axis}", place * classes
-            yield f"class {{label}} in slice {{place}} of axis {axis}", place * classes + ids
-    if len(axes) > 1 and (places := math.prod(shape[1:])) * classes <= MOST_GROUPS:
-        yield "place {place} of every sample", np.arange(len(ids)) % places * classes
+            index = np.arange(len(ids)) // math.prod(shape[axis + 1 :]) % shape[axis]
+            yield f"slice {{place}} of axis {axis}", index * classes
+            yield f"class {{label}} in slice {{place}} of axis {axis}", index * classes + ids
+    if len(axes) > 1 and (positions := math.prod(shape[1:])) * classes <= MOST_GROUPS:
+        yield "place {place} of every sample", np.arange(len(ids)) % positions * classes

@@ -35,9 +35,9 @@ class Targets(Struct, frozen=True, kw_only=True, eq=False):
     def __len__(self) -> int:
         return len(self.values)
 
-    def pick(self, places: slice | Picks) -> Targets:
+    def pick(self, picks: slice | Picks) -> Targets:
         return Targets(
-            values=pick_samples(self.values, places),
+            values=pick_samples(self.values, picks),
             vocabulary=self.vocabulary,
             blank=self.blank,
             whole=self.whole or count_samples(self.values),
@@ -48,12 +48,12 @@ class Targets(Struct, frozen=True, kw_only=True, eq=False):
         return (self.whole or len(part), *part.shape[1:])
 
 
-def pick_samples(values: Any, places: slice | Picks) -> Any:
+def pick_samples(values: Any, picks: slice | Picks) -> Any:
     if isinstance(values, Mapping):
-        return {name: pick_samples(part, places) for name, part in values.items()}
-    if isinstance(values, np.ndarray) or isinstance(places, slice):
-        return values[places]
-    return [values[i] for i in places]
+        return {name: pick_samples(part, picks) for name, part in values.items()}
+    if isinstance(values, np.ndarray) or isinstance(picks, slice):
+        return values[picks]
+    return [values[i] for i in picks]
 
 
 def count_samples(values: Any) -> int:

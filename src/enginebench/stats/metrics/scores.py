@@ -197,21 +197,21 @@ def score_whole(facts: Facts, score_picks: ScorePicks, n: int, reference: ScoreP
     before = reference(everything) if reference is not None else None
     rng = np.random.default_rng(0)
     draws = [rng.integers(n, size=n) for _ in range(WHOLE_RESAMPLES)]
-    own = [_try(score_picks, places) for places in draws]
+    own = [_try(score_picks, picks) for picks in draws]
     method = f"percentile bootstrap over samples, {WHOLE_RESAMPLES} draws"
     score = describe_score(facts, _describe(value, _cut(own), n, method))
     if reference is None or before is None:
         return score
-    others = [_try(reference, places) for places in draws]
+    others = [_try(reference, picks) for picks in draws]
     pairs = zip(own, others, strict=True)
     changes = [None if mine is None or other is None else mine - other for mine, other in pairs]
     return replace(score, delta=_describe(value - before, _cut(changes), n, method))
 
 
-def _try(score_picks: ScorePicks, places: Picks) -> float | None:
+def _try(score_picks: ScorePicks, picks: Picks) -> float | None:
     """Return the figure of one draw; None where it lacks what the metric needs, for example a class."""
     try:
-        figure = score_picks(places)
+        figure = score_picks(picks)
     except Exception:  # user code: anything can come out of it
         return None
     return figure if math.isfinite(figure) else None

@@ -43,9 +43,9 @@ class TimeKey(NamedTuple):
 
 
 class JsonNode(NamedTuple):
-    """A value in nested dictionaries: `place` as in `$.run.times`, its own key, and the unit stated around it."""
+    """A value in nested dictionaries: `location` as in `$.run.times`, its own key, and the unit stated around it."""
 
-    place: str
+    location: str
     key: str
     value: Any
     unit_ms: float | None
@@ -89,7 +89,8 @@ def list_json_nodes(document: Any, path: Path) -> Iterator[JsonNode]:
             node = node._replace(unit_ms=_read_unit(node, path))
             if depth < MOST_DEPTH:
                 inner = [
-                    JsonNode(f"{node.place}.{key[:40]}", key, value, node.unit_ms) for key, value in node.value.items()
+                    JsonNode(f"{node.location}.{key[:40]}", key, value, node.unit_ms)
+                    for key, value in node.value.items()
                 ]
                 stack += [(child, depth + 1) for child in reversed(inner) if isinstance(child.value, dict | list)]
         yield node
@@ -101,7 +102,7 @@ def _read_unit(node: JsonNode, path: Path) -> float | None:
     for key in UNIT_KEYS:
         if isinstance(text := node.value.get(key), str):
             if text.lower() not in UNITS_MS:
-                raise ParseError(path, f"{node.place}.{key}", f"the unit {text[:40]!r}", "ns, us, ms or s")
+                raise ParseError(path, f"{node.location}.{key}", f"the unit {text[:40]!r}", "ns, us, ms or s")
             return UNITS_MS[text.lower()]
     return node.unit_ms
 
@@ -134,10 +135,10 @@ def is_time(value: Any) -> bool:
     return isinstance(value, int | float | None) and not isinstance(value, bool)
 
 
-def read_time_value(value: Any, place: str, path: Path, unit_ms: float = 1.0) -> float | None:
+def read_time_value(value: Any, location: str, path: Path, unit_ms: float = 1.0) -> float | None:
     """Return the time in ms; None for null, which was nan or inf, and for what is too large for a float."""
     if not is_time(value):
-        raise ParseError(path, place, f"{name_type(value)}", "a number")
+        raise ParseError(path, location, f"{name_type(value)}", "a number")
     try:
         time_ms = None if value is None else float(value) * unit_ms
     except OverflowError:
@@ -146,7 +147,7 @@ def read_time_value(value: Any, place: str, path: Path, unit_ms: float = 1.0) ->
 
 
 def read_column(
-    entries: Sequence[Mapping[str, Any]], key: str, unit_ms: float, place: str, path: Path
+    entries: Sequence[Mapping[str, Any]], key: str, unit_ms: float, location: str, path: Path
 ) -> NDArray[np.float64]:
     """Return the times of one key of all entries, in ms.
 
@@ -157,9 +158,11 @@ def read_column(
         if key not in entry:
             there = ", ".join(entry)[:200] or "none"
             raise ParseError(
-                path, f"{place}, entry {index}", f"no key {key} (keys there: {there})", "the keys of the first"
+                path, f"{location}, entry {index}", f"no key {key} (keys there: {there})", "the keys of the first"
             )
-    numbers = [read_time_value(entry[key], f"{place}, entry {i}, key {key}", path) for i, entry in enumerate(entries)]
+    numbers = [
+        read_time_value(entry[key], f"{location}, entry {i}, key {key}", path) for i, entry in enumerate(entries)
+    ]
     return np.array(numbers, np.float64) * unit_ms
 
 
@@ -168,7 +171,7 @@ def note_units(bare: Sequence[str]) -> tuple[str, ...]:
     return (f"no unit in {', '.join(bare)}: read as ms, the unit of trtexec",) if bare else ()
 
 
-def note_others(chosen: str, places: Sequence[str], what: str) -> tuple[str, ...]:
+def note_others(chosen: str, locations: Sequence[str], what: str) -> tuple[str, ...]:
     """Note what else a file holds, beside the source of the figures."""
-    others = [place for place in places if place != chosen]
+    others = [location for location in locations if location != chosen]
     return (f"other {what} in this file: figures are of {chosen}, not of {', '.join(others)[:200]}",) if others else ()

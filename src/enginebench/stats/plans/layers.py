@@ -166,14 +166,14 @@ def require_keys(items: list[Any], path: Path) -> None:
     layers = list_detailed(items)
     tensors = [tensor for item in layers for tensor in [*as_list(item.get("Inputs")), *as_list(item.get("Outputs"))]]
     tensors = [tensor for tensor in tensors if isinstance(tensor, dict)]
-    for place, objects, wanted in (
+    for location, objects, wanted in (
         ("$.Layers[*]", layers, _TYPE_KEYS),
         ("$.Layers[*]", layers, ("Inputs", "Outputs")),
         ("$.Layers[*].Inputs[*]", tensors, _DTYPE_KEYS),
     ):
         if objects and not any(key in item for item in objects for key in wanted):
             expected = "the keys of --exportLayerInfo with --profilingVerbosity=detailed"
-            raise explain_keys(path, place, " or ".join(wanted), objects[0], expected, "a newer TensorRT")
+            raise explain_keys(path, location, " or ".join(wanted), objects[0], expected, "a newer TensorRT")
 
 
 def first_text(*values: Any) -> str | None:

@@ -54,9 +54,9 @@ class RawProfile(NamedTuple):
 
 
 class LayerTable(NamedTuple):
-    """A list of layers in a document: each entry with its place and its name."""
+    """A list of layers in a document: each entry with its location and its name."""
 
-    place: str
+    location: str
     entries: Sequence[tuple[str, str, Mapping[str, Any]]]
     keys: dict[str, tuple[str, float | None]]  # "total", "average", "median" -> (key, milliseconds in one of its unit)
 
@@ -83,9 +83,9 @@ def read_other_profile(document: Any, path: Path) -> RawProfile:
         if all(_identify(layer) in identities for layer in repeated):
             layers += repeated
         else:
-            others.append(table.place)
+            others.append(table.location)
     bare = [key for key, unit_ms in chosen.keys.values() if unit_ms is None]
-    notes = (*note_units(bare), *_note_missing(chosen, count), *note_others(chosen.place, others, "profiles"))
+    notes = (*note_units(bare), *_note_missing(chosen, count), *note_others(chosen.location, others, "profiles"))
     return RawProfile(count, layers, notes=notes)
 
 
@@ -123,8 +123,8 @@ def _find_table(node: JsonNode, path: Path) -> LayerTable | None:
     list_key = read_time_key(node.key, LISTS)
     if inner and list_key is not None and all(is_time(time) for time in inner.values()):
         unit_ms = list_key.unit_ms or node.unit_ms
-        timed = [(f"{node.place}.{name[:40]}", name, {"time": time}) for name, time in inner.items()]
-        return LayerTable(node.place, timed, {"total": ("time", unit_ms)})
+        timed = [(f"{node.location}.{name[:40]}", name, {"time": time}) for name, time in inner.items()]
+        return LayerTable(node.location, timed, {"total": ("time", unit_ms)})
     # One dictionary with times may be anything, such as a summary; several of the same keys are layers.
     if len(inner) < 2 and list_key is None:
         return None
@@ -134,7 +134,9 @@ def _find_table(node: JsonNode, path: Path) -> LayerTable | None:
         return None
     if not all(key in entry for entry in named.values() for key, _ in keys.values()):
         return None
-    return LayerTable(node.place, [(f"{node.place}.{name[:40]}", name, entry) for name, entry in named.items()], keys)
+    return LayerTable(
+        node.location, [(f"{node.location}.{name[:40]}", name, entry) for name, entry in named.items()], keys
+    )
 
 
 def _find_entries(node: JsonNode, entries: Sequence[Mapping[str, Any]], path: Path) -> LayerTable | None:
@@ -150,9 +152,9 @@ def _find_entries(node: JsonNode, entries: Sequence[Mapping[str, Any]], path: Pa
         if lacking or not isinstance(entry[name_key], str):
             what = f"no key {', '.join(lacking)}" if lacking else f"a {name_key} that is no text"
             there = ", ".join(entry)[:200] or "none"
-            raise ParseError(path, f"{node.place}, entry {index}", f"{what} (keys there: {there})", EXPECTED)
-    places = [(f"{node.place}, entry {index}", str(entry[name_key]), entry) for index, entry in counted]
-    return LayerTable(node.place, places, keys)
+            raise ParseError(path, f"{node.location}, entry {index}", f"{what} (keys there: {there})", EXPECTED)
+    located = [(f"{node.location}, entry {index}", str(entry[name_key]), entry) for index, entry in counted]
+    return LayerTable(node.location, located, keys)
 
 
 def _choose_times(entry: Mapping[str, Any], node: JsonNode) -> dict[str, tuple[str, float | None]]:
@@ -166,16 +168,16 @@ def _transpose(node: JsonNode, lists: Mapping[str, Sequence[Any]], path: Path) -
     lengths = {key: len(lists[key]) for key in columns}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{length} of {key}" for key, length in lengths.items())
-        raise ParseError(path, node.place, f"columns of different lengths: {counts}", "one value a layer in each")
+        raise ParseError(path, node.location, f"columns of different lengths: {counts}", "one value a layer in each")
     return [dict(zip(columns, row, strict=True)) for row in zip(*(lists[key] for key in columns), strict=True)]
 
 
 def _read_table_layers(table: LayerTable, count: int | None, path: Path) -> list[RawLayer]:
     layers = []
-    for place, name, entry in table.entries:
+    for location, name, entry in table.entries:
         times = {}
         for time, (key, unit_ms) in table.keys.items():
-            times[time] = read_time_value(entry[key], f"{place}, key {key}", path, unit_ms or 1.0)
+            times[time] = read_time_value(entry[key], f"{location}, key {key}", path, unit_ms or 1.0)
         total, average = times.get("total"), times.get("average")
         if "total" not in times and average is not None:
             total = average * (count or 1)

@@ -131,12 +131,12 @@ def explain_cut(error: Exception, text: str, path: Path) -> ParseError:
     return ParseError(path, where, str(error), "the layout of --exportProfile")
 
 
-def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
+def refuse_renamed(keys: list[str], location: str, path: Path) -> None:
     """Raise a ParseError when an entry lacks a key; a median may be lacking unless an unknown time is there."""
     missing = [key for key in _KEYS if key not in keys]
     only_median = missing == ["medianMs"] and not any(key.endswith("Ms") and key not in _KEYS for key in keys)
     if missing and not only_median:
-        raise explain_keys(path, place, ", ".join(missing), keys, f"the keys {', '.join(_KEYS)}")
+        raise explain_keys(path, location, ", ".join(missing), keys, f"the keys {', '.join(_KEYS)}")
 
 
 def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLayer:

@@ -91,11 +91,11 @@ def explain_json(error: Exception, path: Path, size: int, expected: str) -> Pars
 
 
 def explain_keys(
-    path: Path, place: str, missing: str, there: Iterable[str], expected: str, newer: str = "a newer trtexec"
+    path: Path, location: str, missing: str, there: Iterable[str], expected: str, newer: str = "a newer trtexec"
 ) -> ParseError:
     """Make the error for a missing key, with the keys that are there instead."""
     actual = f"no key {missing} (keys there: {', '.join(there)[:400]})"
-    return ParseError(path, place, actual, expected, f"{newer[0].upper()}{newer[1:]} may have renamed it")
+    return ParseError(path, location, actual, expected, f"{newer[0].upper()}{newer[1:]} may have renamed it")
 
 
 def decode_text(data: bytes) -> str:

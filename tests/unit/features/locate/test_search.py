@@ -63,14 +63,14 @@ def test_a_program_without_a_fault_has_none() -> None:
 def test_a_step_that_is_wrong_is_found_alone_in_few_cuts(place: int) -> None:
     searched, fault = search(make_chain(40, single=[f"s{place}"]))
     assert fault is not None
-    assert (fault.places, fault.wanted, fault.hidden_by) == ((place,), (f"s{place}",), ())
+    assert (fault.indices, fault.wanted, fault.hidden_by) == ((place,), (f"s{place}",), ())
     assert searched.tried <= 10
 
 
 def test_a_fusion_that_is_wrong_is_found_whole_and_what_hides_it_is_named() -> None:
     fault = search(make_chain(40, fusions=[["s20", "s21", "s22", "s23"]]))[1]
     assert fault is not None
-    assert (fault.places, fault.wanted) == ((20, 21, 22, 23), ("s23",))
+    assert (fault.indices, fault.wanted) == ((20, 21, 22, 23), ("s23",))
     assert fault.hidden_by == ("s20", "s21", "s22")
 
 
@@ -86,7 +86,7 @@ def test_a_fault_that_cannot_be_cut_out_is_still_told() -> None:
     chain = make_chain(40)
     fault = search(Shy(chain.steps))[1]
     assert fault is not None and fault.deviations
-    assert fault.places == tuple(range(21)) and fault.wanted == ("s20",)
+    assert fault.indices == tuple(range(21)) and fault.wanted == ("s20",)
 
 
 def test_only_the_tensors_that_a_cut_reads_are_read() -> None:
@@ -114,7 +114,7 @@ def test_only_the_tensors_that_a_cut_reads_are_read() -> None:
 def test_of_two_faults_the_first_is_found() -> None:
     fault = search(make_chain(40, single=["s30"], fusions=[["s10", "s11"]]))[1]
     assert fault is not None
-    assert fault.places == (10, 11)
+    assert fault.indices == (10, 11)
 
 
 def test_a_fault_in_one_of_two_branches_is_found_there() -> None:
@@ -124,7 +124,7 @@ def test_a_fault_in_one_of_two_branches_is_found_there() -> None:
     steps = [step("a", "x"), step("left", "a"), step("right", "a"), step("far", "right"), step("y", "left", "far")]
     fault = search(Chain(steps, fusions=[["right", "far"]]))[1]
     assert fault is not None
-    assert ([steps[i].name for i in fault.places], fault.wanted) == (["right", "far"], ("far",))
+    assert ([steps[i].name for i in fault.indices], fault.wanted) == (["right", "far"], ("far",))
 
 
 def test_steps_that_take_no_part_are_dropped() -> None:
@@ -132,8 +132,8 @@ def test_steps_that_take_no_part_are_dropped() -> None:
     program = make_chain(12, fusions=[["s4", "s5", "s6", "s7", "s8"], ["s6", "s7"]])
     searched = Search(program, "fp32", lambda text: None)
     wide = searched.confirm(["s8"])
-    assert wide.places == (4, 5, 6, 7, 8) or wide.places == (6, 7, 8)
-    assert drop_steps(searched, wide).places == (6, 7)
+    assert wide.indices == (4, 5, 6, 7, 8) or wide.indices == (6, 7, 8)
+    assert drop_steps(searched, wide).indices == (6, 7)
 
 
 @pytest.mark.parametrize("first", range(7))
@@ -173,7 +173,7 @@ def test_what_hides_a_fault_is_not_sought_without_end() -> None:
     program = make_chain(80, fusions=[[f"s{i}" for i in range(10, 70)]])
     ticks = iter(range(1000))
     fault = Search(program, "fp32", lambda text: None, lambda: float(next(ticks))).find_first()
-    assert fault is not None and fault.places == tuple(range(10, 70))
+    assert fault is not None and fault.indices == tuple(range(10, 70))
     assert fault.hidden_by == tuple(f"s{i}" for i in range(10, 25)) and fault.untried == 44
 
 
@@ -183,20 +183,20 @@ def test_a_step_that_draws_is_given_what_the_reference_drew() -> None:
         program = make_chain(20, single=single)
         program.drawing = (5,)
         fault = search(program)[1]
-        assert (fault and fault.places) == wrong
+        assert (fault and fault.indices) == wrong
 
 
 def test_with_every_tensor_marked_a_fault_needs_no_bisection() -> None:
     searched, fault = search(make_chain(300, single=["s200"]))
-    assert fault is not None and fault.places == (200,)
+    assert fault is not None and fault.indices == (200,)
     assert searched.tried <= 6
 
 
 def test_a_fault_behind_the_first_is_found_from_there() -> None:
     searched, fault = search(make_chain(40, single=["s30"], fusions=[["s10", "s11"]]))
     assert fault is not None
-    later = searched.find_first(max(fault.places) + 1)
-    assert later is not None and later.places == (30,)
+    later = searched.find_first(max(fault.indices) + 1)
+    assert later is not None and later.indices == (30,)
     assert searched.find_first(31) is None
 
 

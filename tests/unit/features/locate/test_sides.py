@@ -16,7 +16,7 @@ from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import SideJob
 from enginebench.features.locate.judging import Deviation
 from enginebench.features.locate.openvino_passes import list_changing
-from enginebench.features.locate.repro import explain_deviation, find_place, rename
+from enginebench.features.locate.repro import explain_deviation, find_free_folder, rename
 from enginebench.models.onnx.source import read_onnx
 from enginebench.report.located import FoundFault, LocatedSide
 from enginebench.runs.child.arrays import save_arrays
@@ -183,13 +183,13 @@ def test_slices_hold_what_fits_and_every_step_once(tmp_path: Path, slice_bytes: 
 
 
 def test_a_reproduction_takes_no_folder_that_has_other_files(tmp_path: Path) -> None:
-    assert find_place(tmp_path, 0) == tmp_path / "repro"
+    assert find_free_folder(tmp_path, 0) == tmp_path / "repro"
     (tmp_path / "repro").mkdir()
     (tmp_path / "repro" / "report.md").write_text("of an earlier search")
-    assert find_place(tmp_path, 0) == tmp_path / "repro"
+    assert find_free_folder(tmp_path, 0) == tmp_path / "repro"
     (tmp_path / "repro" / "precious.txt").write_text("mine")
     (tmp_path / "repro-2").write_text("a file")
-    assert find_place(tmp_path, 0) == tmp_path / "repro-3"
+    assert find_free_folder(tmp_path, 0) == tmp_path / "repro-3"
 
 
 def test_a_difference_without_a_size_is_told_by_what_it_is() -> None:

@@ -169,8 +169,8 @@ def _expand_product(node: NodeProto, attributes: Mapping[str, onnx.AttributeProt
     return [*before, middle, *([_quantize(node, made, names[result : result + 2])] if quantized else [])]
 
 
-def _dequantize(node: NodeProto, place: int, group: list[str], axis: int | None = None) -> NodeProto:
-    made = f"{node.output[0]}/input{place}"
+def _dequantize(node: NodeProto, index: int, group: list[str], axis: int | None = None) -> NodeProto:
+    made = f"{node.output[0]}/input{index}"
     names = group if group[2:] and group[2] else group[:2]
     return helper.make_node("DequantizeLinear", names, [made], name=made, **({} if axis is None else {"axis": axis}))
 

@@ -269,7 +269,7 @@ def trace_modules(
         left: gets (number of graphs before it, path) of each recurrent layer that runs eagerly.
     """
     named = name_modules(module)
-    kinds, places = describe_modules(named), {id(one): path for path, one in named.items()}
+    kinds, paths = describe_modules(named), {id(one): path for path, one in named.items()}
     graphs: list[tuple[list[Any], str]] = []
     seen = Counter[tuple[str, str]]()
 
@@ -278,14 +278,14 @@ def trace_modules(
         running, frame = "", inspect.currentframe()
         while frame is not None and not running:
             if frame.f_code.co_name == "_call_impl":
-                running = places.get(id(frame.f_locals.get("self")), "")
+                running = paths.get(id(frame.f_locals.get("self")), "")
             frame = frame.f_back
         graphs.append((list(graph.graph.nodes), running))
         return graph.forward
 
     def note(layer: Any) -> None:
         if left is not None:
-            left.append((len(graphs), places.get(id(layer), EAGER_CODE)))
+            left.append((len(graphs), paths.get(id(layer), EAGER_CODE)))
 
     with torch.inference_mode(), listen_to_left(note):
         torch.compile(module, backend=record, dynamic=False, fullgraph=fullgraph)(*tensors)
@@ -379,7 +379,7 @@ def match_run(run: Sequence[Operator], calls: Sequence[NamedCall]) -> list[Opera
     Generated kernels are recognized by name. Kernels between two of them belong to the library's calls between the two:
     one to each if there are as many, else all of them to all calls.
     """
-    named, waiting, place = list(run), list[int](), 0
+    named, waiting, start = list(run), list[int](), 0
     generated = {call.kernel for call in calls if not call.library}
     for i, operator_ in enumerate(run):
         if operator_.name == GENERATED:
@@ -388,15 +388,15 @@ def match_run(run: Sequence[Operator], calls: Sequence[NamedCall]) -> list[Opera
         if operator_.name not in generated:
             waiting.append(i)
             continue
-        ahead = next((j for j in range(place, len(calls)) if not calls[j].library), None)
+        ahead = next((j for j in range(start, len(calls)) if not calls[j].library), None)
         if ahead is None or calls[ahead].kernel != operator_.name:
             return None
-        _name_library(named, waiting, calls[place:ahead])
+        _name_library(named, waiting, calls[start:ahead])
         named[i] = _rename(operator_, [calls[ahead]])
-        waiting, place = [], ahead + 1
-    if any(not call.library for call in calls[place:]):
+        waiting, start = [], ahead + 1
+    if any(not call.library for call in calls[start:]):
         return None
-    _name_library(named, waiting, calls[place:])
+    _name_library(named, waiting, calls[start:])
     return named
 
 

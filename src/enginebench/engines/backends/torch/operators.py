@@ -205,8 +205,8 @@ def read_launches(events: Sequence[Any], kinds: Mapping[str, str]) -> list[Launc
     device = [event for event in events if is_device_event(event) and not event.name().startswith(WATCHED_MODULE)]
     for event in _sort(device):  # the profiler repeats the host's spans among them
         at = begun.get(event.linked_correlation_id())
-        place = bisect_right(starts, at) - 1 if at is not None else -1
-        layer, kind = outermost[place][1:] if place >= 0 else (event.name(), "kernel")
+        index = bisect_right(starts, at) - 1 if at is not None else -1
+        layer, kind = outermost[index][1:] if index >= 0 else (event.name(), "kernel")
         kernel_launches.append(Launch(event.name(), layer, kind))
     return kernel_launches
 

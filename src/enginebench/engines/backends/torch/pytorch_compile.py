@@ -95,8 +95,8 @@ def reach_by_plain_path(folder: Path) -> Iterator[Path]:
         yield folder
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="enginebench-") as place:
-        link = Path(place, "folder")
+    with TemporaryDirectory(prefix="enginebench-") as path:
+        link = Path(path, "folder")
         link.symlink_to(folder.absolute(), target_is_directory=True)
         yield link
 
@@ -268,7 +268,7 @@ def explain_failure(error: Exception) -> str:
     complaint = next((line.strip() for line in str(error).splitlines() if "error:" in line), None)
     if complaint and "CppCompileError" in first_line(error):
         return f"{first_line(error)}: {complaint}"
-    where = f" ({place})" if (place := find_line(error)) else ""
+    where = f" ({location})" if (location := find_line(error)) else ""
     reason = first_line(list(list_causes(error))[-1])
     return f"{reason}{where}. With {NAME}:fullgraph=0 the parts that it cannot compile run eagerly"
 

@@ -52,7 +52,7 @@ def main(load: Callable[[bool], Any]) -> int:
 def list_checks() -> list[str]:
     """List the files of inputs and measured outputs: one for each shape that was measured."""
     shapes = len(facts.BUNDLE["engine"].get("traffic") or [None])
-    return ["check.npz", *(f"check-{place}.npz" for place in range(2, shapes + 1))]
+    return ["check.npz", *(f"check-{index}.npz" for index in range(2, shapes + 1))]
 
 
 def read_check(file: str = "check.npz") -> tuple[list[Arrays], Arrays]:

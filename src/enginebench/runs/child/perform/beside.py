@@ -47,8 +47,8 @@ def open_bound(neighbour: Neighbour) -> Iterator[RunCall]:
             engine.bind(sample_rechecked(sized, neighbour.model, cell, neighbour.seed, neighbour.inputs)[0])
             engine.run()
         runs, orders = [engine.run for engine in engines], shuffle_round(plan_round([c.weight for c in spec.traffic]))
-        places = itertools.chain.from_iterable(itertools.cycle(orders))
-        yield runs[0] if len(runs) == 1 else lambda: runs[next(places)]()
+        order = itertools.chain.from_iterable(itertools.cycle(orders))
+        yield runs[0] if len(runs) == 1 else lambda: runs[next(order)]()
 
 
 @contextmanager

@@ -38,11 +38,11 @@ def run_entries(
     a batch axis is taken as the output of that entry.
     """
     outputs_by_entry: dict[int, Mapping[str, Array]] = {}
-    for places in group_samples(entries, step, specs):
-        outputs = call(join_samples([entries[i] for i in places], specs, step))
+    for indices in group_samples(entries, step, specs):
+        outputs = call(join_samples([entries[i] for i in indices], specs, step))
         separated = {name: _take_rows(name, array, step, step) for name, array in outputs.items()}
-        for i, place in enumerate(places):
-            outputs_by_entry[place] = {name: array[i : i + 1] for name, array in separated.items()}
+        for i, index in enumerate(indices):
+            outputs_by_entry[index] = {name: array[i : i + 1] for name, array in separated.items()}
     return join_rows(outputs_by_entry[i] for i in range(len(entries)))
 
 
@@ -142,7 +142,7 @@ def open_labelled(job: PrepareJob | LabelledJob) -> Entries:
     return Entries(
         n=len(samples),
         group=lambda step: group_samples(samples, step, specs),
-        feed=lambda places, step: join_samples([samples[i] for i in places], specs, step),
+        feed=lambda indices, step: join_samples([samples[i] for i in indices], specs, step),
         preprocess_sha256=EXTERNAL,
         warnings=(explain_external(f"inputs come from {job.inputs}"),),
     )
@@ -162,8 +162,8 @@ def _open_data(job: PrepareJob | LabelledJob, labelled: Labelled, text: str) -> 
     )
     check_prepared_alike(job.artifact, data.preprocess_sha256)
 
-    def feed(places: Sequence[int], step: int) -> Feeds:
-        arrays = data.read(places[0], places[-1] + 1)
+    def feed(indices: Sequence[int], step: int) -> Feeds:
+        arrays = data.read(indices[0], indices[-1] + 1)
         return {name: np.resize(array, (step, *array.shape[1:])) for name, array in arrays.items()}
 
     return Entries(
@@ -207,11 +207,11 @@ def collect_outputs(source: OutputSource, entries: Entries, labelled: Labelled) 
     """Collect (arrays that the metrics need, number of samples with non-finite outputs)."""
     collector: Collector | None = None
     nonfinite = 0
-    for places, outputs in _run_calls(source, entries):
+    for indices, outputs in _run_calls(source, entries):
         if collector is None:
             targets = find_targets(entries, labelled, next(iter(outputs.values())))
             collector = Collector(labelled.metrics, targets, entries.n, labelled.task)
-        collector.add(places, outputs)
+        collector.add(indices, outputs)
         whole = [np.isfinite(a).all(axis=tuple(range(1, a.ndim))) for a in outputs.values() if a.dtype.kind == "f"]
         nonfinite += int((~np.logical_and.reduce(whole)).sum()) if whole else 0
     assert collector is not None  # there is at least one sample
@@ -225,9 +225,9 @@ def _run_calls(source: OutputSource, entries: Entries) -> Iterator[tuple[Sequenc
         listed = list(calls)
         calls = [listed[i] for i in np.random.default_rng(source.seed).permutation(len(listed))]
         until = source.clock() + source.seconds
-    for places in calls:
-        outputs = source.call(entries.feed(places, source.step))
-        yield places, {name: _take_rows(name, array, len(places), source.step) for name, array in outputs.items()}
+    for indices in calls:
+        outputs = source.call(entries.feed(indices, source.step))
+        yield indices, {name: _take_rows(name, array, len(indices), source.step) for name, array in outputs.items()}
         if source.clock() >= until:
             return
 

@@ -47,16 +47,16 @@ def _are_alike(one: Feeds, other: Feeds) -> bool:
 
 def save_expected(path: Path, outputs: Sequence[Mapping[str, Array]]) -> None:
     """Store the outputs for the inputs of `sample_rechecked`, in their order; of a mix those of each cell in turn."""
-    save_arrays(path, {f"{place}/{name}": array for place, one in enumerate(outputs) for name, array in one.items()})
+    save_arrays(path, {f"{index}/{name}": array for index, one in enumerate(outputs) for name, array in one.items()})
 
 
 def load_expected(path: Path) -> list[dict[str, Array]]:
     """Return what `save_expected` stored. Raises ParseError where the file is damaged or gone."""
-    expected: dict[int, dict[str, Array]] = {place: {} for place in range(SAMPLES)}
+    expected: dict[int, dict[str, Array]] = {index: {} for index in range(SAMPLES)}
     for key, array in load_arrays(path).items():
-        place, _, name = key.partition("/")
-        expected.setdefault(int(place) if place.isdecimal() else 0, {})[name] = array
-    return [expected[place] for place in sorted(expected)]
+        index, _, name = key.partition("/")
+        expected.setdefault(int(index) if index.isdecimal() else 0, {})[name] = array
+    return [expected[index] for index in sorted(expected)]
 
 
 def recheck_outputs(
@@ -72,11 +72,11 @@ def recheck_outputs(
     arrays = {
         name: np.empty(array.shape, np.result_type(*(own[name] for own in feeds))) for name, array in feeds[0].items()
     }
-    for place in (1, 0, 1):
+    for index in (1, 0, 1):
         for name, array in arrays.items():
-            array[...] = feeds[place][name]
+            array[...] = feeds[index][name]
         outputs = run_engine(engine, arrays)
-        worst = max(worst, measure_strangeness(outputs, expected[place], expected[1 - place], precision))
+        worst = max(worst, measure_strangeness(outputs, expected[index], expected[1 - index], precision))
     engine.bind(feeds[1])  # which outlive this call
     return [make_warning("implausible_time.outputs", share=worst)] if worst else []
 

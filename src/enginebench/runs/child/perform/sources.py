@@ -269,12 +269,12 @@ def _take_onnx(
     graph = read_onnx(path)
     home = out_dir / "source"
     bring_files(graph.files, path.parent, home)
-    place = home / path.name
-    if place.suffix.lower() != ".onnx":  # by which some runtimes know a graph
-        place = place.rename(home / f"{path.name}.onnx")
-        graph = read_onnx(place)
+    copy = home / path.name
+    if copy.suffix.lower() != ".onnx":  # by which some runtimes know a graph
+        copy = copy.rename(home / f"{path.name}.onnx")
+        graph = read_onnx(copy)
     operators = tuple(str(Path(text).absolute()) if Path(text).is_file() else text for text in libraries)
-    taken = replace(graph, path=str(place), model=path.name, operator_libraries=operators)
+    taken = replace(graph, path=str(copy), model=path.name, operator_libraries=operators)
     return (taken if normalize is None else prepend_normalize(taken, normalize),)
 
 

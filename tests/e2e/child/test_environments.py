@@ -11,11 +11,11 @@ import pytest
 import enginebench
 from enginebench.core.errors import BackendUnavailable, ChildFailed, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.runs.child import places
+from enginebench.runs.child import environments
+from enginebench.runs.child.environments import describe_environment, find_available, name_environments
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.other_jobs import InferJob
-from enginebench.runs.child.places import describe_place, find_available, name_environments
 from environments import NEEDED, make_environment
 
 TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'
@@ -23,9 +23,9 @@ TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(places, "_named", {})
+    monkeypatch.setattr(environments, "_named", {})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    places._query_python.cache_clear()
+    environments._query_python.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +46,12 @@ def in_environment(**options: str) -> EngineSpec:
 
 def test_a_child_runs_there_on_this_source_with_its_versions(lean: Path) -> None:
     name_environments([f"lean={lean}"])
-    place = describe_place("lean")
-    assert place.python == str(lean / "bin" / "python")
-    assert run_child(ProbeJob(engine="fake"), timeout_s=60, place=place).available
-    assert places.probe_elsewhere(in_environment()).version == enginebench.__version__
+    environment = describe_environment("lean")
+    assert environment.python == str(lean / "bin" / "python")
+    assert run_child(ProbeJob(engine="fake"), timeout_s=60, environment=environment).available
+    assert environments.probe_elsewhere(in_environment()).version == enginebench.__version__
     name_environments([f"lean={lean}"])
-    assert places.list_versions(describe_place("lean")).keys() == {"python", "numpy", "msgspec", "psutil"}
+    assert environments.list_versions(describe_environment("lean")).keys() == {"python", "numpy", "msgspec", "psutil"}
 
 
 def test_nothing_of_this_environment_is_on_its_path(lean: Path) -> None:
@@ -63,7 +63,7 @@ def test_nothing_of_this_environment_is_on_its_path(lean: Path) -> None:
     assert "environment lean" in str(answer.reason)
     assert str(lean / "bin" / "python") in str(answer.fix) and "onnxruntime" in str(answer.fix)
     assert find_available(EngineSpec(backend="ort")).available
-    assert [path.name for path in places.share_source().iterdir()] == ["enginebench"]
+    assert [path.name for path in environments.share_source().iterdir()] == ["enginebench"]
 
 
 def test_the_job_chooses_the_place_and_does_not_know_it(lean: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_job_chooses_the_place_and_does_not_know_it(lean: Path, tmp_path: Pa
         inputs_path=str(tmp_path / "in.npz"),
         outputs_path=str(tmp_path / "out.npz"),
     )
-    assert places.strip_environment(job).engine.options == {}
+    assert environments.strip_environment(job).engine.options == {}
     assert job.engine.options == {"env": "lean"}
     run_child(job, timeout_s=60)
     assert np.load(tmp_path / "out.npz")["y"].shape == (1, 2)
@@ -96,16 +96,16 @@ def test_the_job_chooses_the_place_and_does_not_know_it(lean: Path, tmp_path: Pa
 def test_what_every_child_needs_and_an_interpreter_that_is_gone_are_named(tmp_path: Path) -> None:
     name_environments([f"bare={make_environment(tmp_path / 'bare', 'numpy')}"])
     with pytest.raises(MissingDependency, match="environment bare: msgspec and psutil, which every child") as found:
-        describe_place("bare")
+        describe_environment("bare")
     assert found.value.fix.endswith("install msgspec psutil")
     answer = find_available(EngineSpec(backend="fake", options={"env": "bare"}))
     assert not answer.available and "msgspec" in str(answer.reason)
     folder = make_environment(tmp_path / "gone", *NEEDED)
     name_environments([f"gone={folder}"])
-    place = describe_place("gone")
+    environment = describe_environment("gone")
     shutil.rmtree(folder)
     with pytest.raises(ChildFailed, match=r"environment gone: .*cannot be started any more"):
-        run_child(ProbeJob(engine="fake"), timeout_s=60, place=place)
+        run_child(ProbeJob(engine="fake"), timeout_s=60, environment=environment)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_every_child_needs_and_an_interpreter_that_is_gone_are_named(tmp_pa
 def test_a_broken_interpreter_is_a_sentence(tmp_path: Path, text: str, said: str) -> None:
     name_environments([f"broken={script(tmp_path / 'python', text)}"])
     with pytest.raises(BackendUnavailable, match=said):
-        describe_place("broken")
+        describe_environment("broken")
 
 
 def test_names_stand_for_one_environment_and_say_what_is_known(lean: Path) -> None:
@@ -129,14 +129,14 @@ def test_names_stand_for_one_environment_and_say_what_is_known(lean: Path) -> No
         name_environments([f"one={lean}", f"one={sys.executable}"])
     name_environments([f"lean={lean}"])
     with pytest.raises(UsageError, match=r"unknown environment 'older'; known: lean.*--env older=PATH"):
-        places.find_place(EngineSpec(backend="ort", options={"env": "older"}))
-    assert places.find_place(EngineSpec(backend="ort")) is None
-    folder = places.environments_folder()
+        environments.find_environment(EngineSpec(backend="ort", options={"env": "older"}))
+    assert environments.find_environment(EngineSpec(backend="ort")) is None
+    folder = environments.environments_folder()
     folder.mkdir(parents=True)
     (folder / "made").symlink_to(lean)
     (folder / ".unfinished-x").mkdir()
-    assert list(places.list_named_environments()) == ["made"]
-    assert places.find_place(EngineSpec(backend="fake", options={"env": "made"})) is not None
+    assert list(environments.list_named_environments()) == ["made"]
+    assert environments.find_environment(EngineSpec(backend="fake", options={"env": "made"})) is not None
 
 
 # What a child or a bundle imports may be run by an older Python than ours; none of these names exists in 3.10.
@@ -152,7 +152,7 @@ SOURCE = Path(enginebench.__file__).parent
     "path", sorted(p for room in CHILDREN for p in (SOURCE / room).rglob("*.py") if p.name not in PARENTS), ids=str
 )
 def test_children_speak_the_oldest_python(path: Path) -> None:
-    tree = ast.parse(path.read_text("utf-8"), feature_version=places.OLDEST)
+    tree = ast.parse(path.read_text("utf-8"), feature_version=environments.OLDEST)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             assert not {(node.module, alias.name) for alias in node.names} & NEWER, path

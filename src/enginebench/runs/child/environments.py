@@ -54,7 +54,7 @@ _named: dict[str, Path] = {}
 Spec = TypeVar("Spec", bound=Struct)
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class Environment(Struct, frozen=True, kw_only=True):
     name: str
     python: str  # path of the interpreter
     version: tuple[int, ...]
@@ -108,12 +108,12 @@ def list_named_environments() -> dict[str, Path]:
     return {path.name: path for path in entries if _NAME.fullmatch(path.name) and (path / "bin" / "python").exists()}
 
 
-def find_place(engine: EngineSpec | None) -> Place | None:
+def find_environment(engine: EngineSpec | None) -> Environment | None:
     name = engine.options.get(OPTION) if engine is not None else None
-    return None if name is None else describe_place(name)
+    return None if name is None else describe_environment(name)
 
 
-def describe_place(name: str) -> Place:
+def describe_environment(name: str) -> Environment:
     """The environment of this name, asked for its version and its packages."""
     python = _named.get(name)
     if python is None:
@@ -129,7 +129,7 @@ def describe_place(name: str) -> Place:
 
 
 @cache
-def _query_python(name: str, python: str) -> Place:
+def _query_python(name: str, python: str) -> Environment:
     try:
         done = run_group([python, "-I", "-c", QUESTION], ASK_TIMEOUT_S)
     except OSError as error:
@@ -140,21 +140,23 @@ def _query_python(name: str, python: str) -> Place:
     try:
         report = msgspec.json.decode(done.stdout)
         packages = {key.lower(): value for key, value in report["packages"].items()}
-        place = Place(name=name, python=python, version=tuple(report["python"]), arch=report["arch"], packages=packages)
+        environment = Environment(
+            name=name, python=python, version=tuple(report["python"]), arch=report["arch"], packages=packages
+        )
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError, RecursionError) as error:
         last_line = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1][
             :200
         ]
         raise BackendUnavailable(f"environment {name}: {python} is not a working Python: {last_line}") from error
-    if place.version[:2] < OLDEST:
-        actual, oldest = (".".join(map(str, version)) for version in (place.version, OLDEST))
+    if environment.version[:2] < OLDEST:
+        actual, oldest = (".".join(map(str, version)) for version in (environment.version, OLDEST))
         raise BackendUnavailable(f"environment {name} has Python {actual}; children need {oldest} or newer")
     if missing := [package for package in NEEDED if package not in packages]:
         missing_packages = f"environment {name}: {' and '.join(missing)}, which every child needs,"
         raise MissingDependency(
             missing_packages, f"{sys.executable} -m pip --python {python} install {' '.join(missing)}"
         )
-    return place
+    return environment
 
 
 def find_available(engine: EngineSpec) -> Availability:
@@ -200,23 +202,23 @@ def _probe(name: str, environment: str) -> Availability:
     from enginebench.runs.child.jobs import ProbeJob
 
     try:
-        place = describe_place(environment)
-        response = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S, place=place)
+        described = describe_environment(environment)
+        response = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S, environment=described)
     except EngineBenchError as error:
         return Availability(engine=name, available=False, reason=str(error))
     if response.available:
         return response
     packages = find_entry(name).distributions[:1]
-    fix = f"python -m pip --python {place.python} install {packages[0]}" if packages else None
+    fix = f"python -m pip --python {described.python} install {packages[0]}" if packages else None
     return Availability(engine=name, available=False, reason=f"environment {environment}: {response.reason}", fix=fix)
 
 
-def list_versions(place: Place) -> dict[str, str]:
+def list_versions(environment: Environment) -> dict[str, str]:
     """Version of every package of an environment that can change a number or an answer, and of its python."""
     from enginebench.measure.machine import PACKAGES
 
-    versions = {name: place.packages[name.lower()] for name in PACKAGES if name.lower() in place.packages}
-    return {"python": ".".join(map(str, place.version)), **versions}
+    versions = {name: environment.packages[name.lower()] for name in PACKAGES if name.lower() in environment.packages}
+    return {"python": ".".join(map(str, environment.version)), **versions}
 
 
 def strip_environment(spec: Spec) -> Spec:
