@@ -1,5 +1,6 @@
 """Format the commands that EngineBench prints: a verb with options that it has, so that the command runs when typed."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -83,10 +84,27 @@ _HOME = re.compile(r"~/(.+)", re.DOTALL)
 
 
 def quote_word(word: str) -> str:
-    """The word as a shell reads it; `~/` in front stays the home folder, as stored commands have it."""
+    """The word as a shell reads it; `~/` in front stays the home folder, as stored commands have it.
+
+    What cannot be printed, such as the end of a line, stands as bytes in the quotes of bash and zsh.
+    """
+    if not word.isprintable():
+        return f"$'{''.join(map(_escape, word))}'"
     if match := _HOME.fullmatch(word):
         return f"~/{shlex.quote(match[1])}"
     return shlex.quote(word)
+
+
+def _escape(character: str) -> str:
+    """A character as it stands between $' and '."""
+    if character.isprintable():
+        return f"\\{character}" if character in "\\'" else character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+
+
+def tell_from_option(path: str) -> str:
+    """The path with `./` in front where it begins as an option does."""
+    return f"./{path}" if path.startswith("-") else path
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -107,11 +125,11 @@ def format_command(verb: str, *arguments: str, options: Sequence[Choice] = ()) -
 
     Args:
         verb: as in `OPTIONS`; of a verb with verbs of its own both words.
-        arguments: of the verb, in their order.
+        arguments: of the verb, in their order. One that begins with a dash is a path.
         options: that the verb has; ValueError otherwise.
     """
     shown = format_choices(verb, options)
-    return " ".join(filter(None, (f"enginebench {verb}", join_words(arguments), shown)))
+    return " ".join(filter(None, (f"enginebench {verb}", join_words(map(tell_from_option, arguments)), shown)))
 
 
 def advise_dynamic_batch() -> str:

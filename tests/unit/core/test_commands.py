@@ -1,6 +1,7 @@
 """Commands that outputs print: quoted for a shell, of options that the verb has."""
 
-import shlex
+import os
+import subprocess
 
 import click
 import pytest
@@ -26,10 +27,23 @@ def test_every_verb_has_the_options_that_are_named_for_it(verb: str) -> None:
     assert OPTIONS[verb] <= names and not rest
 
 
-@pytest.mark.parametrize("text", ["a b", "mel ä", "it's", 'two "words"', "$HOME", "a\nb", "-x", "", "*"])
+ODD = ["a b", "mel ä", "it's", 'two "words"', "$HOME", "$(id) `id`", "", "*"]
+UNPRINTABLE = ["a\nb's \\", "\x1b[31m", "\u202ea", "\udcff"]
+
+
+@pytest.mark.parametrize("text", [*ODD, *UNPRINTABLE])
 def test_a_shell_reads_the_words_that_were_meant(text: str) -> None:
     printed = format_command("deliver", text, options=[("--row", text), ("--allow-native-code", None)])
-    assert shlex.split(printed) == ["enginebench", "deliver", text, "--row", text, "--allow-native-code"]
+    assert printed.isprintable()
+    read = subprocess.run(["bash", "-c", rf"printf '%s\0' {printed}"], capture_output=True, check=True).stdout
+    words = list(map(os.fsdecode, read.split(b"\0")[:-1]))
+    assert words == ["enginebench", "deliver", text, "--row", text, "--allow-native-code"]
+
+
+def test_a_path_that_begins_with_a_dash_is_no_option() -> None:
+    assert format_command("report", "-x out", options=[("--warnings", None)]) == (
+        "enginebench report './-x out' --warnings"
+    )
 
 
 def test_the_home_folder_stays_what_a_shell_expands() -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 import enginebench
 from enginebench import door
-from enginebench.core.commands import format_command, join_words
+from enginebench.core.commands import format_command, join_words, tell_from_option
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.input_sets import CELL, CELL_CALLS
 from enginebench.core.names import find_configurations, shorten_ids
@@ -128,7 +128,8 @@ def format_delivery(document: DeliverDocument) -> Iterator[str]:
     checked = "its outputs are as measured" if document.checked else "NOT checked"
     yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
     yield from (f"  {clean_text(note)}" for note in document.notes)
-    yield f"Try it: {join_words(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"
+    script = tell_from_option(str(Path(document.bundle) / "predict.py"))
+    yield f"Try it: {join_words(['python', script, '--check'])}"
 
 
 def deliver_configuration(
