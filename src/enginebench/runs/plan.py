@@ -183,11 +183,15 @@ def _refuse(spec: EngineSpec, kind: ArtifactKind) -> str | None:
     return f"{spec.backend} has no {precision}{only}{reason}{elsewhere}"
 
 
-def check_places(request: RunRequest) -> None:
+def check_engines_here(
+    engines: Iterable[tuple[str, dict[str, str]]],
+    precisions: Iterable[tuple[Precision | None, Recipe | None]],
+    device: str,
+) -> None:
     """Check, before a model is loaded, that some engine may run in some precision, here or in its environment."""
     reasons = []
-    for (precision, requested_recipe), (name, options) in product(request.precisions, request.engines):
-        spec = EngineSpec(backend=name, options=options, device=find_device(name, request.device), precision=precision)
+    for (precision, requested_recipe), (name, options) in product(precisions, engines):
+        spec = EngineSpec(backend=name, options=options, device=find_device(name, device), precision=precision)
         spec = replace(spec, recipe=_choose_recipe(spec, requested_recipe, ()))
         try:
             require_available(spec)

@@ -13,7 +13,7 @@ from enginebench.core.records import Normalize, Scope
 from enginebench.core.shapes import join_axes
 from enginebench.engines.registry import list_unasked
 from enginebench.runs.folder import RunRequest, allow_request, check_named_files
-from enginebench.runs.plan import check_places
+from enginebench.runs.plan import check_engines_here
 
 # The percentiles where none are named.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
@@ -25,7 +25,7 @@ def validate_request(request: RunRequest) -> None:
     """Check a complete request before anything is waited for or built, and allow the code that its user named."""
     allow_request(request)
     check_named_files(request)
-    check_places(request)
+    check_engines_here(request.engines, request.precisions, request.device)
 
 
 def name_default_engines(device: str, scope: Scope = "compute") -> str:

@@ -32,7 +32,7 @@ from enginebench.options import Opt, PathLike, Unpack, verb
 from enginebench.runs.child.environments import strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
-from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices, with_suffix
+from enginebench.runs.plan import PlannedConfiguration, check_engines_here, list_devices, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets.bundles import find_configuration, open_as_stored, read_target
@@ -250,7 +250,7 @@ def open_bench_request(
             precisions=[parse_precision(options["precision"])],
             batches=common.parse_batches(batch, options, taken),
             measure=measure,
-            bench=options,
+            declared=BenchOptions,
             bundle=bundle,
             dry=dry,
         )
@@ -334,7 +334,7 @@ def bench_sides(
         common.check_command(spec, request.measure)
     if other is not None and against is not None and against.stored is None:
         check_named_files(other)
-        check_places(other)
+        check_engines_here(other.engines, other.precisions, other.device)
     folder = RunFolder(root)
     folder.check_free()
     record = begin_record(request, describe_machine(), verb="bench", command=command)
@@ -404,8 +404,10 @@ def _request_other(request: RunRequest, against: sides.Side, *, beside: bool) ->
     that a bundle brings, where its graph fixes another.
     """
     if beside:
-        request = replace(request, any_batch=request.any_batch or is_bundle(Path(request.model)))
-        request = replace(request, input_shapes=None, input_size=None, normalize=None, weights="default")
+        any_batch = request.any_batch or is_bundle(Path(request.model))
+        request = replace(
+            request, any_batch=any_batch, input_shapes=None, input_size=None, normalize=None, weights="default"
+        )
     for name, mine, theirs in (
         ("batch", request.batches[0], against.batch),
         ("threads", request.threads, against.threads),

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -34,7 +34,6 @@ from enginebench.verbs.common import list_libraries, read_axes, read_device, rea
 
 if TYPE_CHECKING:
     from enginebench.runs.targets.sides import SideRequest
-    from enginebench.verbs.bench import BenchOptions
     from enginebench.verbs.run import RunOptions
 
 
@@ -47,8 +46,8 @@ class Opening(opts.Shared, total=False):
     input_size: opts.InputSize
 
 
-class CheckingOutputs(opts.Judging, total=False):
-    """The options of verbs that check outputs and score them."""
+class CheckingOutputs(Opening, opts.Judging, total=False):
+    """The options of verbs that also check outputs and score them."""
 
     data: opts.Data
     timeout: opts.Timeout
@@ -63,10 +62,9 @@ def make_request(
     precisions: Iterable[tuple[Precision | None, Recipe | None]],
     batches: tuple[int, ...] | None,
     measure: MeasureSpec,
-    bench: "BenchOptions | None" = None,
+    declared: type = Opening,
     bundle: Bundle | None = None,
-    checking: CheckingOutputs | None = None,
-    run: "RunOptions | None" = None,
+    traffic: tuple[TrafficPart, ...] = (),
     wanted: tuple[Wanted, ...] = (),
     dry: bool = False,
 ) -> RunRequest:
@@ -74,16 +72,17 @@ def make_request(
 
     Args:
         batches: None: not named.
+        declared: the class of the verb's options, as far as they make a request.
         bundle: the bundle that `model` is. It brings its engine with all settings, which the user cannot name.
-        checking: the options of a verb that checks outputs.
-        bench, run: all options of that verb.
+        traffic: a mix, whose engines are named as they are measured; that of `run` is read here, with its engines.
         wanted: the only combinations that are wanted. They are checked where they run: a store may name options that
             another version has.
         dry: nothing runs, so that files need not exist and no code is allowed.
     """
     from enginebench.stats.needs import read_needs  # reads NumPy, which --help can do without
 
-    device, threads = read_device(options["device"]), options["threads"]
+    chosen, measures_several = complete_options(options, declared), "engines" in opts.list_all_options(declared)
+    device, threads = read_device(chosen["device"]), chosen["threads"]
     if bundle is not None:
         spec = bundle.engine
         engines, precisions = [(spec.backend, spec.options)], [(spec.precision, spec.recipe)]
@@ -91,50 +90,57 @@ def make_request(
         measure = replace(measure, scope=bundle.scope, seed=bundle.check_seed)
     named = tuple(engines)
     check_engines(() if wanted else named, device, measure)
-    buckets = read_each_shape(options, several=run is not None)
-    traffic = read_run_mix(run) if run else ()
-    if traffic:
-        named, batches = tuple(split_engines(named, device)), (1,)
-    timed, compared = checking or bench, run or bench
+    buckets = read_each_shape(chosen, several=measures_several)
+    if measures_several and chosen["traffic"] is not None:
+        traffic, named, batches = read_run_mix(chosen), tuple(split_engines(named, device)), (1,)
     request = RunRequest(
         model=model,
         engines=named,
         precisions=tuple(precisions),
         batches=(batches or ()) if wanted else list_batches(batches, buckets),
-        any_engine=run is not None and not wanted and run["engines"] is None,
-        any_precision=run is not None and not wanted and run["precisions"] is None,
+        any_engine=measures_several and not wanted and chosen["engines"] is None,
+        any_precision=measures_several and not wanted and chosen["precisions"] is None,
         any_batch=batches is None and not buckets,
         device=device,
         threads=(threads or 0) if wanted else count_threads(threads),
         measure=measure,
-        weights=os.fspath(options["weights"]),
-        input_size=options["input_size"],
-        normalize=read_normalize(options["input_dtype"], options["normalize"]),
+        weights=os.fspath(chosen["weights"]),
+        input_size=chosen["input_size"],
+        normalize=read_normalize(chosen["input_dtype"], chosen["normalize"]),
         input_shapes=buckets[0] if buckets else None,
         buckets=buckets if len(buckets) > 1 else (),
         traffic=traffic,
-        dynamic_axes=read_axes(run["dynamic_axes"]) if run else {},
-        inputs=to_text(options["inputs"]),
-        operator_libraries=list_libraries(options["ort_extension"]),
-        baseline=name_baseline(run, device) if run else None,
-        timeout_s=timed["timeout"] if timed else TIMEOUT_S,
-        quick=bool(run and run["quick"]),
-        data=to_text(checking["data"]) if checking else None,
-        calibration_method=run["calibration_method"] if run else "minmax",
-        metrics=read_metrics(checking["metric"]) if checking else (),
-        targets=to_text(checking["targets"]) if checking else None,
-        task=checking["task"] if checking else None,
-        limits=read_limits(compared["limit"]) if compared else None,
-        max_metric_drop=read_drop(checking) if checking else None,
-        p99_limit_ms=run["p99_limit_ms"] if run else None,
-        needs=read_needs(checking["need"]) if checking else {},
-        for_calls=run["for_calls"] if run else None,
-        load_p99_ms=run["load_p99_ms"] if run else None,
+        dynamic_axes=read_axes(chosen["dynamic_axes"]),
+        inputs=to_text(chosen["inputs"]),
+        operator_libraries=list_libraries(chosen["ort_extension"]),
+        baseline=name_baseline(chosen, device),
+        timeout_s=chosen["timeout"] if "timeout" in opts.list_all_options(declared) else TIMEOUT_S,
+        quick=chosen["quick"],
+        data=to_text(chosen["data"]),
+        calibration_method=chosen["calibration_method"],
+        metrics=read_metrics(chosen["metric"]),
+        targets=to_text(chosen["targets"]),
+        task=chosen["task"],
+        limits=read_limits(chosen["limit"]),
+        max_metric_drop=read_drop(chosen),
+        p99_limit_ms=chosen["p99_limit_ms"],
+        needs=read_needs(chosen["need"]),
+        for_calls=chosen["for_calls"],
+        load_p99_ms=chosen["load_p99_ms"],
         wanted=wanted,
     )
     if not dry:
         validate_request(request)
     return request
+
+
+def complete_options(options: Opening, declared: type) -> "RunOptions":
+    """Return all options of `run`: those that the verb declares, too, as they are, the others with their defaults."""
+    from enginebench.verbs.run import RunOptions
+
+    own: Mapping[str, object] = options
+    shared = {name: own[name] for name in opts.list_all_options(declared) if name in own}
+    return cast(RunOptions, opts.fill(RunOptions, shared))
 
 
 def name_baseline(options: "RunOptions", device: str) -> str | None:
@@ -199,7 +205,7 @@ def check_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str, me
         check_options(strip_environment(spec))
 
 
-def read_drop(checking: CheckingOutputs) -> float | None:
+def read_drop(checking: opts.Judging) -> float | None:
     """Return the largest allowed drop of the deciding metric."""
     metrics = read_metrics(checking["metric"])
     return choose_drop(checking["max_metric_drop"], checking["max_top1_drop"], metrics)

@@ -243,8 +243,7 @@ def open_run_request(model: opts.Model, options: RunOptions, root: Path) -> Iter
             precisions=common.read_precisions(precisions),
             batches=common.parse_batches(options["batch"], options, taken),
             measure=measure,
-            checking=options,
-            run=options,
+            declared=RunOptions,
         )
         stored = RunFolder(root).read_record().request if resume else request
         if not resume:

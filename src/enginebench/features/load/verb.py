@@ -50,7 +50,7 @@ from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.runs.lock import lock_devices, lock_folder
-from enginebench.runs.plan import PlannedConfiguration, check_places, list_devices
+from enginebench.runs.plan import PlannedConfiguration, check_engines_here, list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.bundles import open_as_stored, read_target
 from enginebench.verbs import common
@@ -183,11 +183,11 @@ def measure_load(
             batches=(1,),
             measure=MeasureSpec(seed=options["seed"], processes=1),
             bundle=bundle,
+            traffic=settings.traffic,
         )
-        request = replace(request, traffic=settings.traffic)
         check_engines_of_mix(request)
         for device in devices[1:]:
-            check_places(replace(request, device=device))
+            check_engines_here(request.engines, request.precisions, device)
         document = load_target(
             request, settings, root, reporter=reporter, wait=options["wait"], resume=options["resume"], on_partial=keep
         )

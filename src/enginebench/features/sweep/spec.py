@@ -328,8 +328,7 @@ def make_group_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry
         precisions=map(parse_precision, dict.fromkeys(w.precision for w in wanted)),
         batches=tuple(dict.fromkeys(w.batch for w in wanted)),
         measure=make_measure(options, options["seed"], quick=options["quick"], builds=options["builds"]),
-        checking=options,
-        run=options,
+        declared=RunOptions,
         wanted=wanted,
         dry=True,
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import click
-from msgspec.structs import replace
 
 from enginebench import door
 from enginebench import options as opts
@@ -21,11 +20,11 @@ from enginebench.features.tune.records import SearchRequest, TuneDocument, read_
 from enginebench.features.tune.space import Goal
 from enginebench.options import Opt, PathLike, Unpack, verb
 from enginebench.runs.folder import format_resume
-from enginebench.runs.plan import LEFT_OUT_ON_GPUS, check_places
+from enginebench.runs.plan import LEFT_OUT_ON_GPUS, check_engines_here
 from enginebench.runs.request import name_default_engines
 from enginebench.verbs import common
+from enginebench.verbs.requests import CheckingOutputs, read_mix, split_engines
 from enginebench.verbs.requests import make_request as make_run_request
-from enginebench.verbs.requests import read_mix, split_engines
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -186,18 +185,19 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
     if goal != "latency":  # which choose the batch themselves, whatever the example inputs have
         batches = (1,)
     precisions = common.read_precisions(options["precisions"] or "fp32")
+    device = common.read_device(options["device"])
+    engines = read_engines(options["engines"] or name_default_engines(device))
     run = make_run_request(
         model,
         options,
-        engines=read_engines(options["engines"] or name_default_engines(common.read_device(options["device"]))),
+        engines=split_engines(engines, device) if traffic else engines,
         precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # FP32 is always the reference of the outputs
         batches=batches,
         measure=MeasureSpec(seed=options["seed"], processes=processes),
-        checking=options,
+        declared=CheckingOutputs,
+        traffic=traffic,
     )
-    if traffic:
-        run = replace(run, traffic=traffic, engines=tuple(split_engines(run.engines, run.device)))
-    check_places(replace(run, precisions=tuple(precisions)))
+    check_engines_here(run.engines, precisions, device)
     limit_ms, threads = options["p99_limit_ms"], options["threads"]
     implied = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
     return SearchRequest(run=run, goal=goal, limits=limits, threads=threads, p99_limit_ms=limit_ms, **implied)
