@@ -1,6 +1,7 @@
 """The headline of one batch and shape as a record: the configuration to use, its baseline, its ratio and validity."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -347,6 +348,7 @@ def _always_beats(assessment: Assessment, other: Assessment, step: float = 1.0) 
 
 
 def _format_choice(assessment: Assessment, tied: Sequence[Assessment], is_today: bool) -> tuple[str, ...]:
+    """Format why this one of several equals is named; a start or a size is a reason where noise does not explain it."""
     if not tied:
         return ()
     if is_today:
@@ -360,10 +362,10 @@ def _format_choice(assessment: Assessment, tied: Sequence[Assessment], is_today:
     if assessment.outputs == "same" and any(one.outputs != "same" for one in tied):
         reasons.append("keeps the same outputs")
     size, sizes = assessment.result.size_bytes, [one.result.size_bytes for one in tied]
-    if size and all(other and size < other for other in sizes):
+    if size and all(other and size * SPEED_RATIO <= other for other in sizes):
         reasons.append("is smaller")
     start, starts = find_start_s(assessment.result), [find_start_s(one.result) for one in tied]
-    if start and all(other and start < other for other in starts):
+    if start and all(other and start * SPEED_RATIO <= other for other in starts):
         reasons.append(f"starts sooner ({start:.2g} s against {min(other or 0.0 for other in starts):.2g})")
     return tuple(reasons) or ("has the lowest median",)
 
@@ -398,4 +400,5 @@ def format_change(assessment: Assessment) -> str:
         flips = max((output.flips for output in drift.outputs if output.flips), default=0)
         if flips > (1 - drift.limits.get("agreement", 0.0)) * drift.n:
             return f"changes {flips} of {drift.n} predictions"
-    return f"changes the outputs ({assessment.outputs_reason})"
+    first = assessment.outputs_reason.partition("; ")[0]  # the warnings of the configuration have all
+    return f"changes the outputs ({re.sub(r' [(][^()]*[)]$', '', first)})"

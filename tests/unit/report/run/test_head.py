@@ -78,6 +78,18 @@ def test_only_what_is_equal_within_the_margin_is_as_fast() -> None:
     assert "may be as fast (no significant difference); " in found
 
 
+def start_after(result: Result, seconds: float) -> Result:
+    return replace(result, measurements=tuple(replace(m, load_s=seconds, first_run_s=0.0) for m in result.measurements))
+
+
+@pytest.mark.parametrize(
+    ("other_s", "reason"), [(0.056, "has the lowest median"), (0.1, "starts sooner (0.05 s against")]
+)
+def test_a_start_that_noise_explains_is_no_reason_to_choose(other_s: float, reason: str) -> None:
+    other = start_after(make_result("openvino", median_ms=10, drift=AGREE, seed=1), other_s)
+    assert f"ort fp32 {reason}" in head(PYTORCH, start_after(ort(), 0.05), other)["USE"]
+
+
 def test_what_changes_the_outputs_is_not_recommended() -> None:
     output = replace(GROSS.outputs[0], flips=120, agreement=0.88)
     flipped = replace(GROSS, n=1000, outputs=(output,), limits={"agreement": 0.9})
@@ -87,7 +99,8 @@ def test_what_changes_the_outputs_is_not_recommended() -> None:
     assert "x, but changes 120 of 1000 predictions. To accept it: --limit agreement=0.88" in found
     # As many may change: what broke its limit is another figure.
     few = replace(flipped, outputs=(replace(flipped.outputs[0], flips=12),), limits={"agreement": 0.9, "snr": 60.0})
-    assert "changes the outputs (" in head(PYTORCH, ort(4, "int8", few), openvino)["USE"]
+    found = head(PYTORCH, ort(4, "int8", few), openvino)["USE"]
+    assert "changes the outputs (logits: correlation with the reference is 0.1, limit 0.9). To accept it" in found
     alone = head(PYTORCH, int8)["USE"]
     kept = "pytorch fp32   2.*what you have: nothing faster keeps the outputs.*ort int8 is 4.9.*, but changes 120 of"
     assert re.match(kept, alone)
