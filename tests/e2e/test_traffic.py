@@ -24,7 +24,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     """The folder of a run of a mix, and its document."""
     folder = tmp_path_factory.mktemp("traffic")
     path = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "helpers", write_plugin(folder / "plugin"))))
-    engines = ",".join(("ort", "openvino", "cheat", *(f"cheat:kind={kind}" for kind in KINDS)))
+    kinds = (f"cheat:kind={kind}" for kind in KINDS)
+    engines = ",".join(("ort", "ort:pad=largest,sessions=one", "openvino", "cheat", *kinds))
     few = ("--processes", "2", "--warmup", "5", "--iters", "200", "--json", "--out", "r")
     model = save_stack(folder / "stack.onnx")
     variables = environment(folder) | {"PYTHONPATH": path}
@@ -44,6 +45,33 @@ def test_one_engine_for_all_shapes_and_one_for_each_are_configurations(ran: tupl
             assert row["outputs"] == "same", row["engine"]
             mean_ms = 0.7 * first["p50_ms"]["value"] + 0.3 * second["p50_ms"]["value"]
             assert row["p50_ms"]["value"] == pytest.approx(mean_ms, rel=0.2)
+
+
+def test_what_padding_costs_stands_beside_the_exact_shapes(ran: tuple[Path, dict[str, Any]], cli: Cli) -> None:
+    rows = {row["engine"]: row for row in ran[1]["rows"]}
+    padded, exact = rows["ort:pad=largest,sessions=one"], rows["ort:sessions=one"]
+    assert padded["outputs"] == "same" and padded["exact"] == exact["id"]
+    assert [cell["padded"] for cell in padded["cells"]] == ["batch=8", "batch=8"]
+    assert padded["padded_values"] == pytest.approx(8 / (0.7 + 0.3 * 8))
+    assert padded["ratio_to_exact"]["value"] > 1, "a request of one entry has the work of eight"
+    assert "1 of 2  2.58x" in cli("report", ran[0]).stdout
+
+
+def test_outputs_that_padding_changes_are_not_named(cli: Cli, tmp_path: Path) -> None:
+    """A mean over all places of a text, padding among them, as of a graph that has no mask."""
+    ends = "(int64[batch, length] ids) => (float[batch, 8] mean)"
+    nodes = "rows = Gather (table, ids) mean = ReduceMean <axes = [1], keepdims = 0> (rows)"
+    table = np.random.default_rng(0).standard_normal((100, 8), np.float32)
+    model = write_text(tmp_path / "pooled.onnx", f"pooled {ends} {{ {nodes} }}", {"table": table})
+    few = ("--processes", "1", "--warmup", "5", "--iters", "50", "--out", tmp_path / "run", "--json")
+    engines = "ort:sessions=one,ort:pad=16,sessions=one"
+    done = cli("run", model, "--engines", engines, "--traffic", "5:1,12:1,16:1", *few)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    padded = next(row for row in document["rows"] if row["engine"] == "ort:pad=16,sessions=one")
+    assert padded["outputs"] == "changed" and "without a mask" in padded["outputs_reason"]
+    assert len(document["rows"]) == 2, "its optimizer is not blamed"
+    assert document["recommended"]["engine"] == "ort:sessions=one"
 
 
 def test_whoever_errs_in_one_shape_alone_is_found(ran: tuple[Path, dict[str, Any]]) -> None:

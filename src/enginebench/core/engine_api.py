@@ -208,6 +208,68 @@ class SharedEngine(Closing):
             )
 
 
+class PaddedEngine(Closing):
+    """An engine whose inputs are padded with zeros to lengths that many requests share, and whose outputs are cut back.
+
+    Args:
+        engine: takes these lengths along its named axes.
+        padding: {axis: (multiple, longest)}; what is longer than the longest is passed on as it is.
+    """
+
+    def __init__(self, engine: Any, padding: Mapping[str, tuple[int, int]]) -> None:
+        self.engine = engine
+        self.inputs: tuple[Any, ...] = tuple(engine.inputs)
+        self.outputs: tuple[Any, ...] = tuple(engine.outputs)
+        self._padding = padding
+        self._lengths: dict[str, int] = {}  # of every axis, as the arrays that were bound have it
+
+    @property
+    def run(self) -> RunCall:
+        """The engine's own call, without Python in between."""
+        call: RunCall = self.engine.run
+        return call
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copy the arrays in, padded; lengths of an axis that differ would be equal after that, and are refused."""
+        check_feeds(self.inputs, feeds)
+        self._lengths = find_axis_lengths(self.inputs, feeds)
+        for spec in self.inputs:
+            for axis, length in zip(spec.shape, feeds[spec.name].shape, strict=True):
+                if axis in self._padding and length != (other := self._lengths[str(axis)]):
+                    raise FeedError(f"axis {axis!r} is {length} long in {spec.name!r}, and {other} in another input")
+        self.engine.bind({spec.name: self._pad(spec.shape, feeds[spec.name]) for spec in self.inputs})
+
+    def fetch(self) -> dict[str, Array]:
+        """Return the outputs of the last run, without what belongs to the padding."""
+        shapes = {spec.name: spec.shape for spec in self.outputs}
+        return {name: self._cut(shapes[name], array) for name, array in self.engine.fetch().items()}
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def _pad(self, axes: Sequence[int | str], array: Array) -> Array:
+        pairs = zip(axes, array.shape, strict=True)
+        shape = tuple(pad_length(n, *self._padding[str(a)]) if a in self._padding else n for a, n in pairs)
+        if shape == array.shape:
+            return array
+        import numpy as np
+
+        padded: Array = np.zeros(shape, array.dtype)
+        padded[tuple(map(slice, array.shape))] = array
+        return padded
+
+    def _cut(self, axes: Sequence[int | str], array: Array) -> Array:
+        pairs = zip(axes, array.shape, strict=False)
+        lengths = [self._lengths[str(a)] if a in self._padding else n for a, n in pairs]
+        cut = array[tuple(map(slice, lengths))]
+        return cut if cut.shape == array.shape else cut.copy()
+
+
+def pad_length(length: int, multiple: int, longest: int) -> int:
+    """Return a length after padding to a multiple, but to no more than the longest; of a longer one itself."""
+    return max(length, min(-(-length // multiple) * multiple, longest))
+
+
 def check_feeds(specs: Sequence[TensorSpecLike], feeds: Mapping[str, object]) -> None:
     """Check that `feeds` are exactly the inputs of `specs`, in dtype and shape; FeedError names every fault."""
     import numpy as np

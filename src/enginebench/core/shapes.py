@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.engine_api import concrete_shape as concrete_shape
-from enginebench.core.engine_api import default_shape
+from enginebench.core.engine_api import default_shape, pad_length
 from enginebench.core.engine_api import find_batch_axes as find_batch_axes
 from enginebench.core.engine_api import fits_shape as fits_shape
 from enginebench.core.engine_api import format_shape as format_shape
@@ -16,6 +17,8 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec, TrafficCe
 
 # The name of a first axis that takes any number of entries.
 BATCH_AXIS = "batch"
+# The option of an ENGINE that pads the shapes of a mix, and its value besides a multiple of lengths.
+PAD, LARGEST = "pad", "largest"
 # Axes between commas, up to the end, to the next of min/opt/max or to the next name.
 _COMMAS = re.compile(r"(?<=[:/])\s*\d+(?:\s*,\s*\d+)+(?=\s*(?:$|/|,[^,]*:))")
 # Inputs whose shapes a heading lists; a decoder with a cache has fifty.
@@ -73,6 +76,67 @@ def list_cells(engine: EngineSpec) -> list[EngineSpec]:
     """Return the engine for each shape that it serves: of a mix one for each cell, else itself."""
     cells = engine.traffic
     return [replace(engine, batch=cell.batch, shapes=cell.shapes, traffic=()) for cell in cells] or [engine]
+
+
+def find_padding(engine: EngineSpec, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, int]]:
+    """Return {axis: (multiple, longest)} by which a configuration pads the shapes of its mix; {} if it does not.
+
+    `pad=N` pads the lengths in which the shapes differ, `pad=largest` these and the batch.
+    """
+    pad, places = engine.options.get(PAD, ""), find_batch_axes(inputs)
+    lengths: dict[str, set[int]] = {}
+    for cell in list_cells(engine) if pad else ():
+        for spec in inputs:
+            shape = cell.shapes.get(spec.name) or concrete_shape(spec, cell.batch)
+            for i, axis in enumerate(spec.shape):
+                if isinstance(axis, str) and (pad == LARGEST or i != places[spec.name]):
+                    lengths.setdefault(axis, set()).add(shape[i])
+    varied = {axis: max(own) for axis, own in lengths.items() if len(own) > 1}
+    return {axis: (longest if pad == LARGEST else int(pad), longest) for axis, longest in varied.items()}
+
+
+def pad_cells(engine: EngineSpec, inputs: Sequence[TensorSpec]) -> list[EngineSpec]:
+    """Return the engine for each shape that it serves, as `list_cells` does, in the shape that it is padded to."""
+    padding, places = find_padding(engine, inputs), find_batch_axes(inputs)
+
+    def pad(cell: EngineSpec) -> EngineSpec:
+        batch, shapes = cell.batch, dict(cell.shapes)
+        for spec in inputs:
+            old = shapes.get(spec.name) or concrete_shape(spec, cell.batch)
+            pairs = zip(spec.shape, old, strict=True)
+            new = tuple(pad_length(n, *padding[str(axis)]) if axis in padding else n for axis, n in pairs)
+            if (place := places[spec.name]) is not None:
+                batch = new[place]
+            if shapes:
+                shapes[spec.name] = new
+        return replace(cell, batch=batch, shapes=shapes)
+
+    return [pad(cell) for cell in list_cells(engine)] if padding else list_cells(engine)
+
+
+def measure_padding(engine: EngineSpec, inputs: Sequence[TensorSpec]) -> float:
+    """Return how many times as many input values a mean request has after padding."""
+
+    def count(cells: Sequence[EngineSpec]) -> float:
+        shapes = ([cell.shapes.get(s.name) or concrete_shape(s, cell.batch) for s in inputs] for cell in cells)
+        weights = [cell.weight for cell in engine.traffic]
+        return sum(weight * sum(map(prod, own)) for weight, own in zip(weights, shapes, strict=True))
+
+    return count(pad_cells(engine, inputs)) / (count(list_cells(engine)) or 1.0)
+
+
+def explain_no_padding(engine: EngineSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str | None:
+    """Return why a configuration cannot pad the shapes of its mix, and cut its outputs back; None if it can."""
+    if not find_padding(engine, inputs):
+        return (
+            f"{PAD}={engine.options[PAD]} has nothing to pad: in the shapes of --traffic no length differs; a batch is "
+            f"padded by {PAD}={LARGEST}"
+        )
+    opened = sorted(find_open_outputs(inputs, outputs))
+    if opened:
+        axes = ", ".join(f"{spec.name} ({format_shape(spec.shape)})" for spec in outputs if spec.name in opened)
+        return f"outputs of padded inputs could not be cut back: no input has all dynamic axes of {axes}"
+    return None
 
 
 def count_entries(engine: EngineSpec) -> float:

@@ -21,6 +21,7 @@ from enginebench.core.features import Plugin, check_separate, find_each, list_ri
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
 from enginebench.core.records import ArtifactKind, Availability, EngineSpec, Precision, Scope
+from enginebench.core.shapes import LARGEST, PAD
 from enginebench.core.text import list_or, name_type
 from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
 from enginebench.engines.backends.openvino.entries import OPENVINO
@@ -28,6 +29,7 @@ from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
 from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_AOTI, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
 from enginebench.engines.request import read_options
 from enginebench.engines.simulated import FAKE
+from enginebench.engines.verified import PADDING
 
 GROUP = "enginebench.engines"
 # Names of engines become parts of file names, and ENGINE gives `:`, `,`, `=` and `@` a meaning.
@@ -169,6 +171,9 @@ def check_options(spec: EngineSpec) -> None:
     for key in sorted(spec.options.keys() & entry.refuses.keys()):
         raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
     read_options(spec, {**entry.describe_on("cuda").options, **entry.options})
+    pad = spec.options.get(PAD, "") if entry.options.get(PAD) is PADDING else ""
+    if pad not in ("", LARGEST) and not re.fullmatch(r"[1-9]\d{0,5}", pad):
+        raise UsageError(f"option {PAD}={pad!r} of engine {spec.backend}: expected a multiple, as in 32, or {LARGEST}")
 
 
 def check_overlap(name: str, device: str) -> None:

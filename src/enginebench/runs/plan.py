@@ -42,7 +42,9 @@ from enginebench.core.records import (
     TrafficCell,
 )
 from enginebench.core.shapes import (
+    PAD,
     batch_artifact,
+    explain_no_padding,
     find_batch_axes,
     find_built_batch,
     find_own_batch,
@@ -469,6 +471,8 @@ def _reason_to_skip(
     if takes_whole(source.inputs) and (batch := max(cell.batch for cell in list_cells(spec))) != 1:
         return f"no axis of the inputs can be a batch of {batch}; leave {'it' if spec.traffic else '--batch'} out"
     if spec.traffic and (why := _refuse_traffic(spec)):
+        return why
+    if spec.options.get(PAD) and (why := explain_no_padding(spec, source.inputs, source.outputs)):
         return why
     static = find_fixed_batch(source) if source.kind in ("onnx", "aoti") else None
     other = next((cell.batch for cell in list_cells(spec) if static not in (None, cell.batch)), None)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import configuration_id as make_id
 from enginebench.core.records import Artifact, EngineSpec, ReferenceKind, Result
-from enginebench.core.shapes import size_axes
+from enginebench.core.shapes import PAD, size_axes
 from enginebench.core.warnings import make_warning
 from enginebench.engines.refusals import shorten_words
 from enginebench.engines.registry import is_simulated, takes
@@ -94,9 +94,14 @@ def describe_graph_engine(configuration: PlannedConfiguration, graph: Artifact) 
 
 
 def list_lower_engines(engine: EngineSpec) -> list[EngineSpec]:
-    """ONNX Runtime at each lower level of its optimizer than this engine uses, in order; [] for other engines."""
+    """ONNX Runtime at each lower level of its optimizer than this engine uses, in order; [] for other engines.
+
+    None for one that pads, either: with the optimizer or without, padding changes the same outputs.
+    """
     level = engine.options.get("opt", OPT_LEVELS[0])
     if engine.backend not in ("ort", "ort-cuda") or engine.options.get("ahead") == "1" or level not in OPT_LEVELS:
+        return []
+    if engine.options.get(PAD):
         return []
     lower = OPT_LEVELS[OPT_LEVELS.index(level) + 1 :]
     return [replace(engine, options={**engine.options, "opt": name}) for name in lower]

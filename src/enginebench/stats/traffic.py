@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from enginebench.core.records import Estimate, Measurement, Result
-from enginebench.core.shapes import name_cells
+from enginebench.core.records import Estimate, Measurement, Result, TrafficCell
+from enginebench.core.shapes import find_padding, name_cells, pad_cells
 from enginebench.stats.quantiles import Floats, median
 from enginebench.stats.summary import estimate_p50
 
@@ -20,6 +20,7 @@ class CellTimes(Struct, frozen=True, kw_only=True):
     name: str
     weight: float
     p50_ms: Estimate
+    padded: str = ""  # the shape that it is padded to; "": to none
 
 
 def draw_requests(measurement: Measurement, weights: Sequence[float]) -> Floats:
@@ -42,11 +43,24 @@ def list_cell_times(result: Result) -> tuple[CellTimes, ...]:
     measured = [m for m in result.measurements if m.cells_ns]
     if not measured:
         return ()
-    cells = result.engine.traffic
+    cells, names = result.engine.traffic, name_padded(result)
     return tuple(
-        CellTimes(name=name, weight=cell.weight, p50_ms=_estimate_cell(measured, i))
+        CellTimes(name=name, weight=cell.weight, p50_ms=_estimate_cell(measured, i), padded=names[i])
         for i, (name, cell) in enumerate(zip(name_cells(cells), cells, strict=True))
     )
+
+
+def name_padded(result: Result) -> list[str]:
+    """Name the shape that each cell of a mix is padded to; "" where nothing is padded."""
+    cells = result.engine.traffic
+    inputs = result.artifacts[-1].inputs if result.artifacts else ()
+    if not find_padding(result.engine, inputs):
+        return [""] * len(cells)
+    padded = [
+        TrafficCell(weight=own.weight, batch=cell.batch, shapes=cell.shapes)
+        for own, cell in zip(cells, pad_cells(result.engine, inputs), strict=True)
+    ]
+    return name_cells(padded)
 
 
 def _estimate_cell(measurements: Sequence[Measurement], cell: int) -> Estimate:

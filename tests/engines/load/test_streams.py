@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.core.engine_api import DeviceTimes, fill_entries
+from enginebench.core.engine_api import DeviceTimes, PaddedEngine, fill_entries
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import choose_buckets, drop_filling, fill_batch, sum_entries
 from enginebench.core.names import parse_engine
-from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.records import Artifact, EngineSpec, TrafficCell
 from enginebench.core.streams import Ended, Streams
 from enginebench.engines.fake import project_feeds
 from enginebench.engines.registry import open_backend, takes
@@ -31,6 +31,7 @@ ENGINES = [
     ("openvino", 2, 4),
     ("openvino:shapes=dynamic", 2, 4),
     ("openvino:hint=throughput", 2, 1),
+    ("openvino:pad=largest", 2, 1),
     ("pytorch", 1, 4),
     ("pytorch", 2, 1),
 ]
@@ -46,7 +47,8 @@ def open_engine(
     def open_one(engine: str, streams: int, max_batch: int) -> Streams:
         name, options = parse_engine(engine)
         backend = open_backend(name, loader, tmp_path)
-        spec = EngineSpec(backend=name, options=options)
+        cells = (TrafficCell(weight=0.5, batch=1), TrafficCell(weight=0.5, batch=4)) if "pad" in options else ()
+        spec = EngineSpec(backend=name, options=options, traffic=cells)
         built = backend.build(torch_artifact if takes(name) == "torch" else onnx_artifact, spec, tmp_path)
         given = {"model": "small", "artifact": built, "engine": spec, "out_dir": str(tmp_path)}
         job = ServeJob(**given, streams=streams, max_batch=max_batch)
@@ -102,6 +104,16 @@ def test_every_request_gets_the_answer_of_depth_1(engine, streams, max_batch, op
         right = project_feeds((INPUT,), (OUTPUT,), {"image": images})["scores"] if "fake" in engine else expect(images)
         assert one.outputs["scores"].shape == right.shape
         np.testing.assert_allclose(one.outputs["scores"], right, rtol=RTOL, atol=ATOL)
+
+
+def test_an_engine_that_pads_is_loaded_for_each_stream_and_padded(open_engine, monkeypatch) -> None:
+    bound: list[tuple[int, ...]] = []
+    bind = PaddedEngine.bind
+    monkeypatch.setattr(
+        PaddedEngine, "bind", lambda self, feeds: [bound.append(feeds["image"].shape), bind(self, feeds)]
+    )
+    ended = answer_all(open_engine("openvino:pad=largest", 2, 1), [[sample] for sample in make_samples(3)])
+    assert len(bound) == 3 and not any(one.error for one in ended.values())
 
 
 @pytest.mark.parametrize(("engine", "streams", "max_batch"), [e for e in ENGINES if "asleep" not in e[0]])

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from enginebench.core.engine_api import PaddedEngine
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets, drop_filling, fill_batch, sum_entries
 from enginebench.core.protocols import Loadable
-from enginebench.core.shapes import list_cells, open_artifact, size_artifact
+from enginebench.core.shapes import find_padding, list_cells, open_artifact, size_artifact
 from enginebench.core.streams import (
     Clock,
     Ended,
@@ -139,9 +140,10 @@ def open_streams(backend: Backend, job: ServeJob) -> Streams:
     """
     wanted = StreamsSpec(streams=job.streams, max_batch=job.max_batch)
     artifact, engine = job.artifact, job.engine
+    padding = find_padding(engine, artifact.inputs)
     if engine.traffic:  # each of its engines takes every shape of the mix
         artifact, engine = open_artifact(artifact, engine), replace(engine, batch=1, shapes={}, traffic=())
-    if isinstance(backend, Streaming):
+    if isinstance(backend, Streaming) and not padding:  # its requests go to the runtime as they come
         streams = backend.open_streams(artifact, engine, wanted, CLOCK)
         if streams is not None:
             return streams
@@ -152,6 +154,7 @@ def open_streams(backend: Backend, job: ServeJob) -> Streams:
     spec = replace(engine, options={**described.beside_itself, **engine.options})
     buckets = (job.max_batch,) if any_batch else job.compiled_for or choose_buckets(job.max_batch)
     engines = load_all(backend, artifact, [replace(spec, batch=batch) for batch in buckets] * job.streams)
+    engines = [PaddedEngine(engine, padding) for engine in engines] if padding else engines
 
     def close() -> None:
         for engine in engines:

@@ -11,9 +11,12 @@ from enginebench.core.entry import DeviceKind, find_kind
 from enginebench.core.names import format_options, format_precision, require_precision, show_precision
 from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
+from enginebench.core.shapes import LARGEST, PAD, explain_no_padding, pad_cells
 from enginebench.engines.registry import find_device, find_entry, takes
+from enginebench.engines.verified import PADDING
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import choose_graph_recipe, find_obstacle
+from enginebench.runs.plan import choose_graph_recipe, find_obstacle, find_open_source
+from enginebench.runs.traffic import list_open_inputs, settle_traffic
 
 Goal = Literal["latency", "throughput", "capacity"]
 
@@ -26,6 +29,8 @@ BATCHES: dict[DeviceKind, tuple[int, ...]] = {"cpu": (1, 2, 4, 8, 16, 32), "cuda
 GPU_STREAMS = (1, 2, 3, 4)
 # Of the limit on latency, what a request may wait for others to fill its batch.
 WAITS = (0.0, 0.1, 0.25)
+# Of lengths: a kernel computes eight values or more at a time, and beyond these little but the largest is left.
+MULTIPLES = (8, 16, 32, 64, 128, 256)
 METHODS = ("minmax", "entropy", "percentile")
 
 
@@ -155,6 +160,9 @@ def list_arms(
             knobs |= {STREAMS: tuple(map(str, counts)), BATCH: tuple(map(str, BATCHES[kind]))}
         if limit_ms is not None:
             knobs[WAIT] = tuple(f"{share * limit_ms:g}" for share in WAITS)
+        if options.get(PAD) is PADDING and PAD not in fixed and request.traffic and sources:
+            paddings = list_paddings(request, find_open_source(sources))
+            knobs = {PAD: ("", *paddings), **knobs} if paddings else knobs  # first, so that it is tried early
         made = {value.partition("/")[0] for value in knobs.get(RECIPE, ())}
         for name, option in options.items():
             idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
@@ -170,6 +178,25 @@ def list_arms(
     references = [arm for arm in arms if one_fp32 and arm.precision == "fp32"][:1]
     references = [replace(arm, knobs={name: tried[:1] for name, tried in arm.knobs.items()}) for arm in references]
     return [*references, *(arm for arm in arms if not one_fp32 or arm.precision != "fp32")], never
+
+
+def list_paddings(request: RunRequest, source: Artifact) -> tuple[str, ...]:
+    """List the values of `pad` that a search tries: the least multiples that leave half and a quarter of the shapes of
+    the mix, and the largest shape for all; none where outputs could not be cut back.
+    """
+    cells = settle_traffic(request.traffic, list_open_inputs(source))
+
+    def make(pad: str) -> EngineSpec:
+        return EngineSpec(backend="", options={PAD: pad}, traffic=cells)
+
+    def count(multiple: int) -> int:
+        return len({(cell.batch, repr(cell.shapes)) for cell in pad_cells(make(str(multiple)), source.inputs)})
+
+    if explain_no_padding(make(LARGEST), source.inputs, source.outputs):
+        return ()
+    counts = {multiple: count(multiple) for multiple in MULTIPLES}
+    halves = [[m for m, left in counts.items() if 1 < left <= len(cells) / part] for part in (2, 4)]
+    return (*dict.fromkeys(str(multiples[0]) for multiples in halves if multiples), LARGEST)
 
 
 def list_thread_counts(default: int, most: int, requested: int | None) -> tuple[int, ...]:

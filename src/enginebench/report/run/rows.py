@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
-from enginebench.core.names import format_engine
+from enginebench.core.names import format_engine, format_options, parse_engine
 from enginebench.core.recipes import FEW_BITS
 from enginebench.core.records import (
     Axes,
@@ -37,7 +37,7 @@ from enginebench.core.records import (
     Validity,
     Verdict,
 )
-from enginebench.core.shapes import format_bucket
+from enginebench.core.shapes import PAD, format_bucket, measure_padding
 from enginebench.core.store import Group
 from enginebench.core.text import inflect
 from enginebench.core.warnings import limit_to_processes, make_warning
@@ -85,6 +85,7 @@ class RowTimes(Group, frozen=True, kw_only=True):
     first_run_s: float | None = None
     import_s: float | None = None  # of the engine's packages before it; None: not measured alone
     cells: tuple[CellTimes, ...] = ()  # of a mix of requests, whose weighted mean the median and the mean are of
+    padded_values: float | None = None  # values of the inputs after padding over those before; None: it does not pad
 
 
 class RowComparison(Group, frozen=True, kw_only=True):
@@ -101,6 +102,8 @@ class RowComparison(Group, frozen=True, kw_only=True):
     verdict_to_next: Verdict | None = None  # "faster": than the next slower row of its batch and shape
     wider: str | None = None  # id of the same engine's fastest row with the next more bits
     ratio_to_wider: Estimate | None = None  # of that row's median to this one's, paired
+    exact: str | None = None  # of one that pads: id of the same engine's row that does not
+    ratio_to_exact: Estimate | None = None  # of this row's time to that one's, paired: what padding costs
 
 
 class RowCosts(Group, frozen=True, kw_only=True):
@@ -285,6 +288,7 @@ def _describe_setup(result: Result) -> RowSetup:
 
 
 def _describe_times(result: Result, summary: Summary | None) -> RowTimes:
+    cells, inputs = result.engine.traffic, result.artifacts[-1].inputs if result.artifacts else ()
     times = RowTimes(
         stop_rules=tuple(sorted({m.stop_rule for m in result.measurements if m.latency_ns})),
         start_s=find_start_s(result),
@@ -293,6 +297,7 @@ def _describe_times(result: Result, summary: Summary | None) -> RowTimes:
         import_s=find_median(result, attrgetter("import_s")),
         cold_start_s=_sum_start(result.cold_start) if result.cold_start else None,
         cells=list_cell_times(result),
+        padded_values=measure_padding(result.engine, inputs) if result.engine.options.get(PAD) and cells else None,
     )
     if summary is None:
         return times
@@ -376,6 +381,10 @@ def _add_ratios(rows: Sequence[Row], results: Sequence[Result], margin: float) -
             if wider is not None:
                 ratio = measure_ratio(wider, row).ratio
                 comparisons[row.id] = replace(comparisons[row.id], wider=wider.id, ratio_to_wider=ratio)
+            exact = _find_exact(row, group)
+            if exact is not None:
+                ratio = measure_ratio(row, exact).ratio
+                comparisons[row.id] = replace(comparisons[row.id], exact=exact.id, ratio_to_exact=ratio)
     return tuple(replace(row, comparison=comparisons[row.id]) for row in rows)
 
 
@@ -383,6 +392,17 @@ def _find_wider(row: Row, group: Sequence[Row]) -> Row | None:
     """Find the same engine's fastest row with the next more bits; `group` is sorted, the fastest first."""
     wider = [other for other in group if other.engine == row.engine and _count_bits(other) > _count_bits(row)]
     return min(wider, key=_count_bits, default=None)
+
+
+def _find_exact(row: Row, group: Sequence[Row]) -> Row | None:
+    """Find the row of a padding one that differs from it in that alone."""
+    if row.times.padded_values is None:
+        return None
+    name, options = parse_engine(row.engine)
+    bare = format_options(name, {key: value for key, value in options.items() if key != PAD})
+    alike = (other for other in group if other.engine == bare)
+    kind = row.precision, row.recipe, row.mix, row.threads
+    return next((one for one in alike if (one.precision, one.recipe, one.mix, one.threads) == kind), None)
 
 
 def _count_bits(row: Row) -> int:

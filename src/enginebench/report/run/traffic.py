@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from enginebench.report.numbers import format_digits
+from enginebench.report.numbers import format_digits, format_ratio, format_significant
 from enginebench.report.run.head import name_configurations
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.table import Column, Notes, Section, Table, make_notes, make_table
@@ -10,6 +10,11 @@ from enginebench.report.table import Column, Notes, Section, Table, make_notes, 
 NOTE = (
     "Times above are of the mean request: the mean over the shapes, weighted by their fractions of the requests. p99 "
     "is that of requests as they come."
+)
+
+PADDING_NOTE = (
+    "What padding costs: different shapes after it, of those before; input values of the mean request, and its time, "
+    "over those of the same engine without padding. A time of scope compute leaves out padding itself; scope io has it."
 )
 
 
@@ -32,7 +37,33 @@ def make_mix(rows: Sequence[Row], names: dict[str, str]) -> list[Table | Notes]:
         _make_memory(),
     )
     title = "A call of each shape, with its fraction of the requests"
-    return [make_table(columns, served, file="mix", title=title), *make_notes([NOTE])]
+    return [make_table(columns, served, file="mix", title=title), *make_notes([NOTE]), *_make_padding(served, names)]
+
+
+def _make_padding(rows: Sequence[Row], names: dict[str, str]) -> list[Table | Notes]:
+    """Make the table of what padding costs; nothing where no configuration pads."""
+    padding = [row for row in rows if row.times.padded_values is not None]
+    if not padding:
+        return []
+    columns = (
+        Column("padded", lambda row: names[row.id]),
+        Column("shapes", _count_shapes, align="right"),
+        Column("values", lambda row: f"{format_significant(row.times.padded_values)}x", align="right"),
+        Column("time", _format_cost, align="right"),
+        Column("outputs", lambda row: row.outputs.replace("_", " ")),
+        _make_memory(),
+    )
+    return [make_table(columns, padding, file="padding", title="What padding costs"), *make_notes([PADDING_NOTE])]
+
+
+def _format_cost(row: Row) -> str:
+    ratio = row.comparison.ratio_to_exact
+    return "" if ratio is None else format_ratio(ratio)
+
+
+def _count_shapes(row: Row) -> str:
+    cells = row.times.cells
+    return f"{len({cell.padded for cell in cells})} of {len(cells)}"
 
 
 def _make_cell(title: str, index: int, rank: int) -> Column:

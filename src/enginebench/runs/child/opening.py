@@ -7,10 +7,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from enginebench.core.engine_api import PaddedEngine
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.protocols import Backend, Engine, Loadable
 from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, ResultWarning
-from enginebench.core.shapes import list_cells, open_artifact, size_artifact
+from enginebench.core.shapes import find_padding, open_artifact, pad_cells, size_artifact
 from enginebench.core.streams import LoadsSeveral
 from enginebench.core.text import list_some
 from enginebench.core.warnings import make_warning
@@ -53,15 +54,22 @@ def load_all(backend: Loadable, artifact: Artifact, specs: Sequence[EngineSpec])
 
 @contextmanager
 def open_cells(backend: Loadable, artifact: Artifact, engine: EngineSpec) -> Iterator[list[Engine]]:
-    """Yield the loaded engine; of a mix one for each cell, which share what is loaded where the options say so."""
-    cells, shared = list_cells(engine), find_entry(engine.backend).describe_on(engine.device).for_shapes[:1]
+    """Yield the loaded engine; of a mix one for each cell, which share what is loaded where the options say so.
+
+    Cells that are padded to one shape have one engine.
+    """
+    padding, padded = find_padding(engine, artifact.inputs), pad_cells(engine, artifact.inputs)
+    cells = [cell for i, cell in enumerate(padded) if cell not in padded[:i]]
+    shared = find_entry(engine.backend).describe_on(engine.device).for_shapes[:1]
     with ExitStack() as stack:
         if len(cells) > 1 and shared and shared[0].items() <= engine.options.items():
             opened = open_artifact(artifact, engine)
-            yield [stack.enter_context(one) for one in load_all(backend, opened, cells)]
+            engines = [stack.enter_context(one) for one in load_all(backend, opened, cells)]
         else:
             sized = (size_artifact(artifact, cell) if engine.traffic else artifact for cell in cells)
-            yield [stack.enter_context(backend.load(*pair)) for pair in zip(sized, cells, strict=True)]
+            engines = [stack.enter_context(backend.load(*pair)) for pair in zip(sized, cells, strict=True)]
+        by_cell = [engines[cells.index(cell)] for cell in padded]
+        yield [PaddedEngine(one, padding) for one in by_cell] if padding else by_cell
 
 
 def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:

@@ -5,6 +5,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from enginebench.core.engine_api import PaddedEngine
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.protocols import Engine, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, LayerTime, Precision, ResultWarning
@@ -22,7 +23,9 @@ def attempt_proof(prove: Callable[[], Proof]) -> Proof:
         return Proof(failure=first_line(error)[:300])
 
 
-def prove_timed_engine(engine: Engine) -> Proof:
+def prove_timed_engine(loaded: Engine) -> Proof:
+    engine: Engine = loaded.engine if isinstance(loaded, PaddedEngine) else loaded
+
     def prove() -> Proof:
         shares = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
         layers, warnings = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)

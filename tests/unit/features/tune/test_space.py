@@ -1,6 +1,7 @@
 """What may be set, and who proposes it."""
 
 import zipfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.entry import Entry
-from enginebench.core.records import Artifact, Precision, Recipe
+from enginebench.core.records import Artifact, Precision, Recipe, TensorSpec
 from enginebench.engines.registry import ENTRIES, read_engines
 from enginebench.features.tune import proposals
 from enginebench.features.tune.proposals import Proposer, Tried, Walk, list_known, make_proposer, order_first
@@ -18,6 +19,7 @@ from enginebench.features.tune.session import find_arms as find_arms_here
 from enginebench.features.tune.space import Arm, list_arms, list_stream_counts, list_thread_counts
 from enginebench.runs.families import find_families
 from enginebench.runs.folder import RunRequest
+from enginebench.runs.traffic import read_traffic
 from samples import make_machine
 from tracks import ARMS
 
@@ -53,6 +55,28 @@ def test_the_default_of_an_arm_is_what_run_measures_and_engines_that_compile_for
     assert all(len(values) == 1 for values in judged["pytorch fp32"].knobs.values()), "and nothing else of it"
     assert arms["ort fp32"].default.options == {} and arms["ort fp32"].default.name == "ort fp32 2 threads"
     assert arms["ort int8"].default.name == "ort int8@cpu 2 threads"
+
+
+def list_padded(lengths: Sequence[int], *outputs: TensorSpec) -> tuple[str, ...]:
+    """The values of `pad` that are searched for texts of these lengths, the default first; () where it is no knob."""
+    ids = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
+    graph = Artifact(
+        kind="onnx", precision="fp32", model="m", path="m.onnx", inputs=(ids,), outputs=outputs, sha256="", files=()
+    )
+    traffic = read_traffic({str(length): 1.0 for length in lengths})
+    request = RunRequest(model="m", engines=(("ort", {"sessions": "each"}),), precisions=(FP32,), traffic=traffic)
+    (arm,), _ = list_arms(request, "latency", threads=(1,), streams=(1,), sources=[graph])
+    return arm.knobs.get("pad", ())
+
+
+def test_padding_is_searched_by_few_multiples_that_follow_from_the_lengths() -> None:
+    rows = TensorSpec(name="rows", dtype="float32", shape=("batch", "length", 4))
+    assert list_padded((5, 20, 30, 40, 52, 60, 70, 80, 90, 110, 150, 256), rows) == ("", "32", "128", "largest")
+    assert list_padded((16, 128), rows) == ("", "largest"), "no multiple leaves fewer than both"
+    assert list_padded((16,), rows) == (), "one shape is the largest"
+    scores = TensorSpec(name="scores", dtype="float32", shape=("batch", "anchors"))
+    assert list_padded((16, 128), scores) == (), "nobody could cut these back"
+    assert find_arms("ort")["ort fp32"].knobs.get("pad") is None, "without a mix"
 
 
 @pytest.mark.parametrize("goal", ["latency", "throughput"])

@@ -1,7 +1,7 @@
 """Entries of the engines that run on ONNX Runtime, one for each of its providers. It is not imported here."""
 
 from enginebench.core.entry import Builder, Entry, Int8Choice, OnDevice, Option, OtherRecipes, choice, switch
-from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
+from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED, PADDING
 
 # The optimizers of ONNX Runtime that can be left out, as `disable` takes them: letters and digits, one name for what it
 # runs at several levels or for one provider (`engines/ort.py: spell_optimizers`). Source: the log of onnxruntime 1.31
@@ -49,6 +49,7 @@ ORT = Entry(
             search="one|async",
             under_load=True,
         ),
+        "pad": PADDING,
         "arena": choice(
             "own|shared|none",
             "memory of each session, of all in the process, or asked of the system each time",

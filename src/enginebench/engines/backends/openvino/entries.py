@@ -1,7 +1,7 @@
 """The entry of OpenVINO, which is not imported here."""
 
 from enginebench.core.entry import Builder, Entry, Int8Choice, OnDevice, OtherRecipes, choice
-from enginebench.engines.verified import CPU_VERIFIED, FORCE
+from enginebench.engines.verified import CPU_VERIFIED, FORCE, PADDING
 
 BESIDE = {"floats": "bf16"}
 # The fastest configurations of docs/which-precision.md for four of six models, and 1% behind for the others.
@@ -20,6 +20,7 @@ OPENVINO = Entry(
             "compile for the bound shapes, and again for new ones; or once for all shapes",
             search="dynamic",
         ),
+        "pad": PADDING,
         "hint": choice(
             "latency|throughput",
             "under load: streams and threads as asked for, or OpenVINO's own choice for throughput",
