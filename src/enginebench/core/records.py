@@ -75,7 +75,7 @@ WarningCode = Literal[
     "modelled",  # the time comes from a model, not from a clock
     "no_score",  # a metric failed on the outputs of this configuration
     "no_layer_times",  # the engine's profiler failed; nothing else depends on it
-    "noisier_than_usual",  # outputs of a reduced precision, accepted by the limits of a coarser one
+    "noisier_than_usual",  # accepted by the limits of a coarser precision, or with a few other decisions in FP32
     "nonfinite",
     "not_settled",
     "not_watched",  # nothing shows whether other programs were there
@@ -452,6 +452,7 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     agreement: float | None = None
     agreement_min: float | None = None  # the least of a class, or at a place
     agreement_min_at: str = ""  # which that is
+    agreement_faint: float | None = None  # of boxes with a low score
     # Of slices and of samples, where these say more than all values together.
     slices: Slices | None = None
     samples: float | None = None  # a share of the samples

@@ -232,10 +232,10 @@ TEMPLATES: dict[str, Template] = {
     ),
     "noisier_than_usual": Template(
         "noisier than {precision} usually is: {found}",
-        "accepted, since a coarser precision was requested, too: compare accuracy with {options}, or take a wider one",
+        "accepted all the same: compare accuracy with {options}, or take a wider precision",
         "how-we-measure.md",
         ("--data",),
-        "accepted, since a coarser precision was requested, too: compare accuracy, or take a wider one",
+        "accepted all the same: compare accuracy, or take a wider precision",
     ),
     "nonfinite": Template(
         "not finite: {count} {what}",

@@ -199,7 +199,7 @@ def _apply_limits(result: Result, reference: Precision | None, requested: Sequen
         return result
     held = apply_limits(drift, limits_between(*pair, requested))
     # With random weights or inputs a reduced precision is not judged, and noise is no surprise.
-    may_warn = held.passed and not list_invented(result)
+    may_warn = held.passed and (find_coarsest(pair) == "fp32" or not list_invented(result))
     noise = find_noise_warning(held, limits_between(*pair), find_coarsest(pair)) if may_warn else None
     return replace(result, drift=held, warnings=(*result.warnings, *([noise] if noise else [])))
 

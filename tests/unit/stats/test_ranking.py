@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -12,7 +13,7 @@ from enginebench.core.records import Result, ResultWarning
 from enginebench.core.warnings import make_warning
 from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.diff import diff_results
-from enginebench.stats.drift import default_limits
+from enginebench.stats.drift import default_limits, measure_drift
 from enginebench.stats.metrics.scores import loses_too_much
 from enginebench.stats.ranking import Rules, find_quality, rank_results
 from samples import make_drift, make_implausible, make_result
@@ -61,6 +62,23 @@ def test_nothing_is_rejected_that_is_nearer_to_the_reference_than_something_acce
     assert rank_results([base, bf16], Rules(requested=("bf16", "int8"))).assessments[1].outputs == "within_limits"
     own = rank_results([base, bf16, int8], Rules(limits={"snr": 20.0})).assessments[1]
     assert own.outputs == "changed" and not own.result.warnings, "the user's own limits are held as they are"
+
+
+def test_a_label_of_many_that_differs_in_fp32_is_counted() -> None:
+    """99 % must agree, so that a near tie is no other network; one of 1000 is far more than rounding makes."""
+
+    def list_texts(differing: int, of: int = 1000, precision: str = "fp32") -> list[str]:
+        labels = np.arange(of).reshape(10, -1)
+        drift = measure_drift({"y": labels}, {"y": labels + (labels < differing)}, default_limits("fp32"))
+        base = make_result(median_ms=20)
+        row = make_result("ort", precision, drift=replace(drift, reference=base.id), median_ms=2)
+        (_, assessment) = rank_results([base, row]).assessments
+        assert assessment.outputs in ("same", "within_limits", "not_judged")
+        return [str(w) for w in assessment.result.warnings if w.code == "noisier_than_usual"]
+
+    (text,) = list_texts(1)
+    assert "noisier than FP32 usually is: 1 of 1000 labels of y differ" in text
+    assert not list_texts(0) and not list_texts(1, of=100_000) and not list_texts(1, precision="int8")
 
 
 def test_fp32_and_tf32_keep_their_own_limits_whatever_else_was_asked_for() -> None:

@@ -26,8 +26,10 @@ OVERLAP = 0.7
 # Boxes that a user sees: the default of `yolo predict`. A partner overlaps by half, as in AP50.
 SHOWN_SCORE = 0.25
 PARTNER = 0.5
-# The least score of a shown box's partner: from 0.251 to 0.249 a detection has not changed, to 0.1 it has.
-PARTNER_SCORE = 0.2
+# Fainter ones, down to what torchvision's detectors give out by default (box_score_thresh): they count in mAP.
+FAINT_SCORE = 0.05
+# The least score of a partner, as a part of these: from 0.251 to 0.249 a detection has not changed, to 0.1 it has.
+PARTNER_SHARE = 0.8
 NOTHING = -1
 # How far a score may lie outside of 0 to 1, and in what share of them: short formats round.
 SCORE_SLACK = 0.01
@@ -227,26 +229,35 @@ class Matches(Struct, frozen=True, kw_only=True):
     pairs: NDArray[np.int64]
 
 
-def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
+def match_boxes(reference: Boxes, candidate: Boxes, *, faint: bool = False) -> Matches:
     """Match the boxes that a user sees: of one class, and overlapping by half; the best scores choose first.
 
-    A box counts as shown from a score of 0.25 on; a partner may have a slightly lower one (`PARTNER_SCORE`).
+    A box counts as shown from a score of 0.25 on; a partner may have a slightly lower one (`PARTNER_SHARE`).
+
+    Args:
+        faint: match those with a score of 0.05 to 0.25 instead; a partner may have a higher score.
     """
     own, other = take_corners((reference, candidate))
     overlaps = map(measure_overlaps, own, other)
-    matches = [_match_sample(reference, candidate, each, i) for i, each in enumerate(overlaps)]
+    between = (FAINT_SCORE, SHOWN_SCORE) if faint else (SHOWN_SCORE, np.inf)
+    matches = [_match_sample(reference, candidate, each, i, between) for i, each in enumerate(overlaps)]
     pairs = [(i, *pair) for i, (_, sample) in enumerate(matches) for pair in sample]
     together = np.array(pairs, np.int64).reshape(-1, 3)
     return Matches(decided=sum(decided for decided, _ in matches), shared=len(pairs), pairs=together)
 
 
-def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) -> tuple[int, list[tuple[int, int]]]:
-    """Return (number of boxes that either side shows, partners counted once; both entries of every pair)."""
+def _match_sample(
+    reference: Boxes, candidate: Boxes, overlaps: Floats, i: int, between: tuple[float, float]
+) -> tuple[int, list[tuple[int, int]]]:
+    """Return (number of boxes of either side with a score in this range, partners counted once; both entries of every
+    pair)."""
+    least, most = between
     alike = reference.labels[i][:, None] == candidate.labels[i][None]
     filled = [side.labels[i] != NOTHING for side in (reference, candidate)]
-    sure = [side.scores[i] >= PARTNER_SCORE for side in (reference, candidate)]
+    sure = [side.scores[i] >= PARTNER_SHARE * least for side in (reference, candidate)]
     free = alike & (overlaps >= PARTNER) & (filled[1] & sure[1])[None] & sure[0][:, None]
-    shown = [(side.scores[i] >= SHOWN_SCORE) & seen for side, seen in zip((reference, candidate), filled, strict=True)]
+    scores = reference.scores[i], candidate.scores[i]
+    shown = [(least <= s) & (s < most) & seen for s, seen in zip(scores, filled, strict=True)]
     pairs: list[tuple[int, int]] = []
     alone = 0
     for index in range(len(free)):

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import FeedError, MissingDependency
+from enginebench.core.records import Precision
+from enginebench.stats.drift import default_limits, find_exceeded, measure_drift
 from enginebench.stats.metrics.boxes import NOTHING, Boxes, match_boxes, measure_overlaps, prepare_map, read_boxes
 from enginebench.stats.metrics.metric import Targets
 
@@ -198,3 +200,32 @@ def test_map_of_boxes_that_end_before_they_begin_is_refused():
     outputs = {"boxes": to_centres(CORNERS * 4), "scores": SCORES, "labels": CLASSES}
     with pytest.raises(FeedError, match="most boxes end before they begin"):
         prepare_map(outputs, Targets(values=[{"boxes": CORNERS.tolist(), "labels": CLASSES.tolist()}]))
+
+
+def make_detections(faint_label: int = 2, noise: float = 0.0, faint_scale: float = 1.0):
+    """One box that is shown and 15 faint ones, apart from each other, in each of two samples."""
+    rng, rows = np.random.default_rng(3), []
+    for i in range(16):
+        score = 0.9 if i == 0 else 0.2 - i / 100
+        rows.append([20 * i, 5, 20 * i + 10, 15, score * (faint_scale if i else 1), faint_label if i else 1])
+    table = np.stack([rows, rows]).astype(np.float32)
+    table[..., :5] *= 1 + noise * rng.standard_normal(table[..., :5].shape)
+    return {"o": table}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_boxes_too_faint_to_be_shown_count_where_most_of_them_are_lost(precision: Precision) -> None:
+    limits = default_limits(precision)
+    lost = measure_drift(make_detections(), make_detections(faint_label=3), limits, task="detection")
+    assert not lost.passed and lost.outputs[0].agreement == 1 and lost.outputs[0].agreement_faint == 0
+    assert "0.0% of the decisions of boxes with scores of 0.05 to 0.25" in " ".join(find_exceeded(lost))
+    rounding = {"fp32": 1e-7, "fp16": 1e-3, "int8": 5e-3}[precision]
+    noisy = measure_drift(make_detections(), make_detections(noise=rounding), limits, task="detection")
+    assert noisy.passed and noisy.outputs[0].agreement_faint > 0.9
+
+
+def test_values_of_faint_boxes_count_in_fp32_alone() -> None:
+    """Scores that are lower by a tenth are no rounding of FP32; in INT8 they may be."""
+    sides = make_detections(), make_detections(faint_scale=0.9)
+    passed = [measure_drift(*sides, default_limits(p), task="detection").passed for p in ("fp32", "int8")]
+    assert passed == [False, True]
