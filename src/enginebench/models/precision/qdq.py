@@ -346,8 +346,9 @@ def write_scalars(model: ModelProto) -> None:
         is_quantizer = node.op_type in ("QuantizeLinear", "DequantizeLinear")
         others.update(node.input[:1] if is_quantizer else node.input)
         parameters.update(node.input[1:3] if is_quantizer else ())
+    parameters -= others
     for tensor in model.graph.initializer:
-        if tensor.name in parameters - others and list(tensor.dims) == [1]:
+        if tensor.name in parameters and list(tensor.dims) == [1]:
             del tensor.dims[:]
 
 
