@@ -9,7 +9,14 @@ from msgspec.structs import replace
 from enginebench.core.text import count_of
 from enginebench.report.history import Unread
 from enginebench.report.page import format_page
-from enginebench.report.run.columns import OUTPUTS, format_ran_precision, format_shares, is_disturbed, name_engine
+from enginebench.report.run.columns import (
+    OUTPUTS,
+    SPEED_UP,
+    format_ran_precision,
+    format_shares,
+    is_disturbed,
+    name_engine,
+)
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.table import Column, Section, Table, list_texts, make_notes, make_table
 
@@ -153,7 +160,7 @@ COLUMNS = (
     Column("p50", _format_p50, attrgetter("site.p50_ms"), align="decimal", is_time=True),
     Column("95% interval", _format_interval, attrgetter("site.p50_low_ms"), align="right"),
     Column("p99", lambda entry: "{}", attrgetter("site.p99_ms"), align="decimal", is_time=True),
-    Column("speed-up", _format_speedup, attrgetter("site.speedup"), align="right"),
+    Column(SPEED_UP, _format_speedup, attrgetter("site.speedup"), align="right"),
     Column("ran in", attrgetter("site.ran_in"), hint="fraction of time, by the runtime's own record"),
     Column("outputs", lambda entry: "ref." if entry.row.is_reference else OUTPUTS[entry.row.outputs]),
     Column("times", attrgetter("site.validity")),

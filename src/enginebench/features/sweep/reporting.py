@@ -20,6 +20,7 @@ from enginebench.features.sweep.store import FolderStore, open_store
 from enginebench.report.csv_table import format_csv
 from enginebench.report.numbers import format_latency, format_range, format_significant
 from enginebench.report.page import format_page
+from enginebench.report.run.columns import SPEED_UP
 from enginebench.report.scores import format_score_range
 from enginebench.report.table import Column, Section, Table, make_notes, make_table
 from enginebench.runs.reporting import FILES, Written
@@ -112,7 +113,7 @@ def _describe_details(cell: SweepCell, row: SweepRow) -> _Details:
         ("p99", format_latency(row.p99_ms) if row.p99_ms else ""),
         ("samples", f"{row.n} in {count_of(row.processes, 'trials')}"),
         ("throughput", f"{format_significant(row.throughput_per_s)} inferences/s" if row.throughput_per_s else ""),
-        ("speed-up", f"{format_range(row.speedup, 'x')} {row.verdict or ''}" if row.speedup else ""),
+        (SPEED_UP, f"{format_range(row.speedup, 'x')} {row.verdict or ''}" if row.speedup else ""),
         ("outputs", {True: "same", False: "changed", None: ""}[row.outputs_agree]),
         *((name_metric(score.metric), format_score_range(score)) for score in row.scores),
         ("reference kernel", f"{format_significant(row.reference_ms)} ms" if row.reference_ms else ""),

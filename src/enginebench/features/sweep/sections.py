@@ -10,6 +10,7 @@ from enginebench.core.text import count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 from enginebench.features.sweep.records import SweepPlan
 from enginebench.report.numbers import format_digits, format_range, format_ratio, format_time, format_verdict
+from enginebench.report.run.columns import SPEED_UP
 from enginebench.report.run.remarks import gather_notes
 from enginebench.report.scores import format_figure
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
@@ -49,7 +50,7 @@ COLUMNS = (
     _figure("p50", "p50_ms"),
     _figure("p99", "p99_ms", 3),
     Column(
-        "speed-up",
+        SPEED_UP,
         lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
         lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None,
         align="right",

@@ -17,7 +17,7 @@ from enginebench.report.table import Column, Span, Value
 from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 
-SPEED_UP = "speed-up"  # also the title of a column of the page's first table, and of a tooltip
+SPEED_UP = "speed-up"  # the title of this column in every table of configurations, and in a tooltip
 # Titles of the columns of memory by phase; `before` is no cost of the engine.
 MEMORY_PHASES = {"load MB": "load", "1st run MB": "first_run", "steady MB": "steady", "PSS MB": "proportional"}
 OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
