@@ -81,7 +81,7 @@ def make_request(
     """
     from enginebench.stats.needs import read_needs  # reads NumPy, which --help can do without
 
-    chosen, measures_several = complete_options(options, declared), "engines" in opts.list_all_options(declared)
+    chosen, measures_several = fill_run_options(options, declared), "engines" in opts.list_all_options(declared)
     device, threads = read_device(chosen["device"]), chosen["threads"]
     if bundle is not None:
         spec = bundle.engine
@@ -134,7 +134,7 @@ def make_request(
     return request
 
 
-def complete_options(options: Opening, declared: type) -> "RunOptions":
+def fill_run_options(options: Opening, declared: type) -> "RunOptions":
     """Return all options of `run`: those that the verb declares, too, as they are, the others with their defaults."""
     from enginebench.verbs.run import RunOptions
 

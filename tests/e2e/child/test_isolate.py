@@ -24,7 +24,7 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import building, campaign, trials
 from enginebench.runs.builds import can_wait, count_at_once
 from enginebench.runs.child import isolate
-from enginebench.runs.child.environments import Environment
+from enginebench.runs.child.environments import PythonEnvironment
 from enginebench.runs.child.isolate import Child, format_exit, run_child
 from enginebench.runs.child.jobs import MeasureJob, MeasureResponse, PreloadJob, ProbeJob, SourceJob
 from enginebench.runs.folder import RunRequest
@@ -63,7 +63,7 @@ def test_what_a_dead_child_started_does_not_hide_its_death(tmp_path: Path) -> No
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nsleep 600 &\nexit 3\n")
     python.chmod(0o755)
-    environment = Environment(name="dying", python=str(python), version=(3, 12), arch="x86_64", packages={})
+    environment = PythonEnvironment(name="dying", python=str(python), version=(3, 12), arch="x86_64", packages={})
     with pytest.raises(ChildFailed, match="ended with exit code 3 and without a response"):
         run_child(ProbeJob(engine="fake"), timeout_s=9, environment=environment)
 
@@ -101,7 +101,7 @@ def test_threads_wait_asleep_where_nothing_is_timed(tmp_path: Path, monkeypatch:
     started: list[dict[str, str]] = []
 
     class Recorded(isolate.Child):
-        def __init__(self, variables: Mapping[str, str], environment: Environment | None) -> None:
+        def __init__(self, variables: Mapping[str, str], environment: PythonEnvironment | None) -> None:
             started.append(dict(variables))
             super().__init__(variables, environment)
 

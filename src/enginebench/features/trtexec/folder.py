@@ -203,7 +203,7 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
     exported = {strip_name(path, kind) for path, kind in files if kind in ("times", "profile", "layers")}
     if len(set(kinds)) == len(kinds):
         main, first = next((path, kind) for path, kind in files if kind != "drift")
-        name = name_run(main, first, exported) or name_folder(main.parent)
+        name = name_run(main, first, exported) or name_in_path(main.parent)
         return {name: {kind: path for path, kind in files}}
     groups: dict[str, dict[Kind, Path]] = {}
     for path, kind in files:
@@ -213,7 +213,7 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
     return groups
 
 
-def name_folder(folder: Path) -> str:
+def name_in_path(folder: Path) -> str:
     """Return the name of a folder for a report: `bench` leaves DIR/trtexec, whose own name tells nothing."""
     absolute = folder.absolute()
     return (absolute.parent if absolute.name == "trtexec" else absolute).name

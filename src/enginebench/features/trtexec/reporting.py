@@ -15,7 +15,7 @@ from enginebench.features.trtexec.folder import (
     DRIFT_FIELDS,
     TrtexecCase,
     is_trtexec_folder,
-    name_folder,
+    name_in_path,
     read_folder,
     sniff_kind,
 )
@@ -191,7 +191,7 @@ def report_folder(
     paths = write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
     written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
     report = describe_cases(cases, written, notes, overrides)
-    title = f"trtexec: {name_folder(folder)}"
+    title = f"trtexec: {name_in_path(folder)}"
     sections = list_trtexec(report, title, charts)
     texts = {
         "html": lambda: format_page(title, sections, bundle=bundle, footer=FOOTER).encode(),

@@ -54,7 +54,7 @@ _named: dict[str, Path] = {}
 Spec = TypeVar("Spec", bound=Struct)
 
 
-class Environment(Struct, frozen=True, kw_only=True):
+class PythonEnvironment(Struct, frozen=True, kw_only=True):
     name: str
     python: str  # path of the interpreter
     version: tuple[int, ...]
@@ -108,12 +108,12 @@ def list_named_environments() -> dict[str, Path]:
     return {path.name: path for path in entries if _NAME.fullmatch(path.name) and (path / "bin" / "python").exists()}
 
 
-def find_environment(engine: EngineSpec | None) -> Environment | None:
+def find_environment(engine: EngineSpec | None) -> PythonEnvironment | None:
     name = engine.options.get(OPTION) if engine is not None else None
     return None if name is None else describe_environment(name)
 
 
-def describe_environment(name: str) -> Environment:
+def describe_environment(name: str) -> PythonEnvironment:
     """The environment of this name, asked for its version and its packages."""
     python = _named.get(name)
     if python is None:
@@ -129,7 +129,7 @@ def describe_environment(name: str) -> Environment:
 
 
 @cache
-def _query_python(name: str, python: str) -> Environment:
+def _query_python(name: str, python: str) -> PythonEnvironment:
     try:
         done = run_group([python, "-I", "-c", QUESTION], ASK_TIMEOUT_S)
     except OSError as error:
@@ -140,7 +140,7 @@ def _query_python(name: str, python: str) -> Environment:
     try:
         report = msgspec.json.decode(done.stdout)
         packages = {key.lower(): value for key, value in report["packages"].items()}
-        environment = Environment(
+        environment = PythonEnvironment(
             name=name, python=python, version=tuple(report["python"]), arch=report["arch"], packages=packages
         )
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -213,7 +213,7 @@ def _probe(name: str, environment: str) -> Availability:
     return Availability(engine=name, available=False, reason=f"environment {environment}: {response.reason}", fix=fix)
 
 
-def list_versions(environment: Environment) -> dict[str, str]:
+def list_versions(environment: PythonEnvironment) -> dict[str, str]:
     """Version of every package of an environment that can change a number or an answer, and of its python."""
     from enginebench.measure.machine import PACKAGES
 

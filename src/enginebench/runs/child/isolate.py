@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ChildFailed, EngineBenchError, TimedOut
 from enginebench.models.objects import list_variables
 from enginebench.runs.child.across import RESULT_FD, TURN_FD, rebuild_error
-from enginebench.runs.child.environments import Environment, find_environment, get_engine, strip_environment
+from enginebench.runs.child.environments import PythonEnvironment, find_environment, get_engine, strip_environment
 from enginebench.runs.child.jobs import (
     ErrorResponse,
     FinalResponse,
@@ -57,7 +57,7 @@ def run_child(
     timeout_s: float,
     variables: Mapping[str, str] | None = None,
     on_note: Callable[[str], None] = lambda text: None,
-    environment: Environment | None = None,
+    environment: PythonEnvironment | None = None,
 ) -> Response:
     """Perform `job` in a fresh child process and return its response.
 
@@ -95,7 +95,7 @@ class Child:
     def __init__(
         self,
         variables: Mapping[str, str] | None = None,
-        environment: Environment | None = None,
+        environment: PythonEnvironment | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
         self._result_fd, write_fd = os.pipe()
