@@ -1,5 +1,6 @@
 """`accuracy`: the scores of a side's outputs for labelled samples, and the paired difference to a reference."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +8,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import GateFailed, UsageError
+from enginebench.core.records import Score
 from enginebench.core.warnings import make_warning
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import (
@@ -129,11 +131,10 @@ def measure_side_accuracy(
         data: `digits` (the held-out ones), a folder of pictures, or prepared arrays; None: the inputs of the request.
         max_metric_drop: what the side may lose of the first metric against the reference, in its own unit.
     """
-    from enginebench.report.scores import AccuracyDocument, format_nonfinite
+    from enginebench.report.scores import AccuracyDocument
     from enginebench.runs.scoring import open_metrics, score_file
     from enginebench.runs.targets import sides
-    from enginebench.stats.diff import format_loss
-    from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
+    from enginebench.stats.metrics.scores import find_score, find_value
 
     if max_metric_drop is not None and reference is None:
         raise UsageError("--max-metric-drop limits what is lost against another side; name it with --ref SIDE")
@@ -142,26 +143,18 @@ def measure_side_accuracy(
     with open_scratch() as scratch, lock_devices(devices, wait=options["wait"], on_wait=reporter.say):
         opened = open_metrics(labelled)
         made: sides.MadeSources = {}
-        own, other, reference_response = (
-            sides.open_side(named[0], request, scratch / "side", reporter, made),
-            None,
-            None,
-        )
-        if reference is not None:
-            other = sides.open_side(named[1], request, scratch / "reference", reporter, made)
+        own = sides.open_side(named[0], request, scratch / "side", reporter, made)
+        other = sides.open_side(named[1], request, scratch / "reference", reporter, made) if reference else None
         model = options["model"] or _find_model(own, other, labelled)
         response = _compute_labelled(own, labelled, model, request, scratch / "side", reporter)
+        reference_response, before = None, None
         if other is not None:
             reference_response = _compute_labelled(other, labelled, model, request, scratch / "reference", reporter)
-        before = scratch / "reference" / LABELLED_OUTPUTS if other is not None else None
+            before = scratch / "reference" / LABELLED_OUTPUTS
         scores = score_file(opened, scratch / "side" / LABELLED_OUTPUTS, before)
         reference_scores = score_file(opened, before, None) if before is not None else ()
-    lost = reference_scores and loses_too_much(reference_scores[0], scores[0], max_metric_drop)
-    failures = [format_loss(reference_scores[0], scores[0], max_metric_drop)] if lost else []
-    if response.nonfinite:
-        failures.append(format_nonfinite(side, response.nonfinite, response.n))
     top1 = find_score(scores, "top1")
-    warnings = [*dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.warnings)]
+    warnings = [*dict.fromkeys(w for one in (own, other) if one is not None for w in one.artifact.warnings)]
     warnings += response.warnings
     if (n := options["n"]) is not None and response.n < n:
         what = f"accuracy was measured, with what {data or request.source.inputs} holds,"
@@ -187,9 +180,27 @@ def measure_side_accuracy(
         max_metric_drop=max_metric_drop,
         nonfinite=response.nonfinite,
         reference_nonfinite=reference_response.nonfinite if reference_response is not None else 0,
-        failures=tuple(failures),
+        failures=tuple(_list_failures(side, response, scores, reference_scores, max_metric_drop)),
         warnings=tuple(warnings),
     )
+
+
+def _list_failures(
+    side: str,
+    response: LabelledResponse,
+    scores: Sequence[Score],
+    reference_scores: Sequence[Score],
+    max_metric_drop: float | None,
+) -> Iterator[str]:
+    """Yield why the side does not pass: it loses too much of the first metric, or its outputs are not finite."""
+    from enginebench.report.scores import format_nonfinite
+    from enginebench.stats.diff import format_loss
+    from enginebench.stats.metrics.scores import loses_too_much
+
+    if reference_scores and loses_too_much(reference_scores[0], scores[0], max_metric_drop):
+        yield format_loss(reference_scores[0], scores[0], max_metric_drop)
+    if response.nonfinite:
+        yield format_nonfinite(side, response.nonfinite, response.n)
 
 
 def _read_labelled(

@@ -322,58 +322,44 @@ def bench_sides(
     Else both sides get the inputs of the other side's model, whose outputs are the reference of the comparison.
     """
     from enginebench.runs.campaign import Campaign
-    from enginebench.runs.targets.ahead import check_ahead, check_compared_ahead
     from enginebench.runs.targets.sources import choose_scoring
     from enginebench.stats.ranking import Rules
 
     other = None if against is None else _request_other(request, against, beside=beside)
     requests_of_sides = [request, *filter(None, (other,))]
-    for spec in (spec for side_request in requests_of_sides for spec in common.list_specs(side_request)):
-        # What can be checked before anything is built: options, and the command of a tool that times itself.
-        check_options(strip_environment(spec))
-        common.check_command(spec, request.measure)
-    if other is not None and against is not None and against.stored is None:
-        check_named_files(other)
-        check_engines_here(other.engines, other.precisions, other.device)
     folder = RunFolder(root)
     folder.check_free()
+    _check_sides(requests_of_sides, is_stored=against is not None and against.stored is not None, beside=beside)
     record = begin_record(request, describe_machine(), verb="bench", command=command)
-    ahead = requests_of_sides if against is None or against.stored is None else [request]
-    (check_ahead if beside else check_compared_ahead)(ahead)
     devices = [device for side_request in requests_of_sides for device in list_devices(side_request)]
     with lock_folder(root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
         scoring = choose_scoring(request) if request.metrics or request.targets else None
         folder.create(record)
-        configurations = [_plan_side(folder, request, None, ARTIFACTS, reporter)]
-        if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:
-            graph = find_graph(Path(request.model))
-            configurations = [
-                replace(configuration, graph=str(graph.absolute()) if graph else None)
-                for configuration in configurations
-            ]
+        own = _plan_side(folder, request, None, ARTIFACTS, reporter)
         if against is not None and other is not None:
             suffix = "other" if beside else "against"
             base = with_suffix(_plan_side(folder, other, against.stored, suffix, reporter), suffix)
-            mine, theirs = configurations[0].engine.batch, base.engine.batch
+            mine, theirs = own.engine.batch, base.engine.batch
             if mine != theirs and not beside:
                 advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
                 raise UsageError(f"{request.model} runs at batch {mine}, {other.model} at {theirs}: {advice}")
-            if beside:
-                configurations = place_beside(base, configurations[0])
-            else:
-                configurations = [replace(one, inputs_of=base.model) for one in (base, *configurations)]
+            paired = [replace(one, inputs_of=base.model) for one in (base, own)]
+            configurations = place_beside(base, own) if beside else paired
+        else:
+            is_plan = Path(request.model).suffix.lower() in PLAN_SUFFIXES
+            graph = find_graph(Path(request.model)) if is_plan else None
+            configurations = [replace(own, graph=str(graph.absolute())) if graph else own]
         folder.write_record(
             replace(record, rows=tuple(configuration.id for configuration in configurations), notes=warnings)
         )
-        limit_s, task = request.timeout_s, request.task
         campaign = Campaign(
             folder,
             configurations,
             record.machine,
-            timeout_s=limit_s,
+            timeout_s=request.timeout_s,
             reporter=reporter,
             scoring=scoring,
-            task=task,
+            task=request.task,
             rules=Rules(limits=request.limits),
             checks_graph=False,
         )
@@ -383,6 +369,20 @@ def bench_sides(
             folder.write_result(results[-1])
         _copy_tool_files(root, results[-1])
         return results
+
+
+def _check_sides(requests: Sequence[RunRequest], *, is_stored: bool, beside: bool) -> None:
+    """Check what can be checked before anything is built; `is_stored`: the other side is a stored result."""
+    from enginebench.runs.targets.ahead import check_ahead, check_compared_ahead
+
+    request, *others = requests
+    for spec in (spec for side_request in requests for spec in common.list_specs(side_request)):
+        check_options(strip_environment(spec))
+        common.check_command(spec, request.measure)  # of a tool that times itself
+    for other in () if is_stored else others:
+        check_named_files(other)
+        check_engines_here(other.engines, other.precisions, other.device)
+    (check_ahead if beside else check_compared_ahead)([request] if is_stored else requests)
 
 
 def place_beside(other: PlannedConfiguration, own: PlannedConfiguration) -> list[PlannedConfiguration]:

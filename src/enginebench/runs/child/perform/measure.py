@@ -1,4 +1,4 @@
-"""The child's part of a measurement: one trial of one row, pinned, watched and timed."""
+"""The child's part of a measurement: one trial of one configuration, pinned, watched and timed."""
 
 import os
 import time
@@ -23,7 +23,10 @@ from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
 
 if TYPE_CHECKING:
+    from enginebench.core.protocols import Backend
     from enginebench.measure.memory import MemoryWatch
+    from enginebench.measure.mix import MixPart
+    from enginebench.measure.watch import DeviceWatch
 
 NOT_PINNED = make_warning("environment.not_pinned")
 # Before and after each trial; the median of twenty shrugs off single interruptions.
@@ -34,8 +37,58 @@ LEFT_SHARE = 0.5
 DRAIN_S = 10.0
 
 
+class Begun(NamedTuple):
+    """A trial whose engine is imported, and not loaded yet."""
+
+    job: MeasureJob
+    started_utc: str
+    pinned: tuple[int, ...] | None
+    import_s: float | None
+    before_ns: list[int]  # of the reference kernel
+
+    def complete(self, measured: Measurement, shapes: Mapping[str, tuple[int, ...]]) -> MeasureResponse:
+        """Return the response of the trial, after the reference kernel has run once more."""
+        from enginebench.measure.reference import time_reference
+
+        measurement = replace(
+            measured,
+            trial=self.job.trial,
+            order=self.job.order,
+            started_utc=self.started_utc,
+            reference_ns=[*self.before_ns, *time_reference(REFERENCE_REPEATS)],
+            pinned_cpus=self.pinned,
+            warnings=(*measured.warnings, *([NOT_PINNED] if self.job.pin and self.pinned is None else [])),
+        )
+        return MeasureResponse(measurement=measurement, shapes=dict(shapes))
+
+
 def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureResponse]) -> MeasureResponse:
     """One trial: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
+    begun, backend, memory = _begin(job)
+    if isinstance(backend, SelfTimed):
+        pass_notes(backend, note)
+        _check_self_timed(job)
+        return begun.complete(backend.measure(job.artifact, job.engine, job.measure), {})
+    assert isinstance(backend, Loadable)
+    gpu = open_gpu(job.engine)
+    with ExitStack() as stack:
+        started = _start(backend, job, stack, memory)
+        note("timing")
+        measured = _time(started, begun, gpu, memory)
+        shapes = {name: array.shape for name, array in started.feeds[0][0].items()}
+        if job.measure.scope == "compute":
+            _fetch_in_time(started, lambda endless: keep(begun.complete(_warn(measured, endless), shapes)))
+        measured = _warn(measured, *_find_missing_in_cells(started.engines, started.samples, measured, job))
+        if job.prove:  # while the engine is still there; else the reference kernel runs once it is gone
+            sure = begun.complete(measured, shapes)
+            keep(sure)
+            note("verifying the precision")
+            return replace(sure, proof=prove_timed_engine(started.engines[0]))
+    return begun.complete(measured, shapes)
+
+
+def _begin(job: MeasureJob) -> "tuple[Begun, Backend, MemoryWatch]":
+    """Pin the process, import the engine, and time the reference kernel."""
     from enginebench.measure.memory import MemoryWatch
     from enginebench.measure.pin import pin_process
 
@@ -51,69 +104,53 @@ def measure_trial(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureRespons
     import_s = None if job.imported_ahead else round(time.perf_counter() - begin, 9)
     memory.end("import")
     # What EngineBench imports for itself, after the engine: NumPy belongs to the engine.
-    from enginebench.measure.mix import MixPart
     from enginebench.measure.reference import time_reference
 
-    before = time_reference(REFERENCE_REPEATS)
+    return Begun(job, started_utc, pinned, import_s, time_reference(REFERENCE_REPEATS)), backend, memory
 
-    def complete(measured: Measurement, shapes: Mapping[str, tuple[int, ...]]) -> MeasureResponse:
-        measurement = replace(
-            measured,
-            trial=job.trial,
-            order=job.order,
-            started_utc=started_utc,
-            reference_ns=[*before, *time_reference(REFERENCE_REPEATS)],
-            pinned_cpus=pinned,
-            warnings=(*measured.warnings, *([NOT_PINNED] if job.pin and pinned is None else [])),
+
+def _time(started: "Started", begun: Begun, gpu: "DeviceWatch | None", memory: "MemoryWatch") -> Measurement:
+    """Time the engine, or the mix of its cells, and add what was measured on the way there."""
+    job = begun.job
+    with _keep_busy(job):
+        measured = time_watched(
+            started.engines[0],
+            started.feeds[0],
+            job.measure,
+            job.engine,
+            pinned=begun.pinned,
+            gpu=gpu,
+            others=started.others,
+            mix=started.mix,
         )
-        return MeasureResponse(measurement=measurement, shapes=dict(shapes))
+    memory.end("steady")
+    measured = replace(
+        measured,
+        import_s=begun.import_s,
+        load_s=round(started.load_s, 9),  # the resolution of the clock
+        first_run_s=round(started.first_run_s, 9),
+        peak_memory_bytes=memory.peak_bytes,
+        memory=memory.describe(),
+    )
+    return add_least(measured, job.engine, started.engines[0])
 
-    if isinstance(backend, SelfTimed):
-        pass_notes(backend, note)
-        _check_self_timed(job)
-        return complete(backend.measure(job.artifact, job.engine, job.measure), {})
-    assert isinstance(backend, Loadable)
-    gpu = open_gpu(job.engine)
-    with ExitStack() as stack:
-        started = _start(backend, job, stack, memory)
-        engines, samples, feeds = started.engines, started.samples, started.feeds
-        note("timing")
-        engine, weights = engines[0], [cell.weight for cell in job.engine.traffic]
-        mix = [MixPart(*part) for part in zip(engines, feeds, weights, strict=True)] if weights else []
-        with _keep_busy(job):
-            measured = time_watched(
-                engine, feeds[0], job.measure, job.engine, pinned=pinned, gpu=gpu, others=started.others, mix=mix
-            )
-        memory.end("steady")
-        phases = memory.describe()
-        measured = replace(
-            measured,
-            import_s=import_s,
-            load_s=round(started.load_s, 9),  # the resolution of the clock
-            first_run_s=round(started.first_run_s, 9),
-            peak_memory_bytes=memory.peak_bytes,
-            memory=phases,
-        )
-        measured = add_least(measured, job.engine, engine)
-        shapes = {name: array.shape for name, array in feeds[0][0].items()}
 
-        def give_up() -> None:
-            evidence = f"after the timed calls, {DRAIN_S:g} s are not enough to fetch the outputs"
-            endless = make_warning("implausible_time.outside_run", evidence=evidence)
-            keep(complete(replace(measured, warnings=(*measured.warnings, endless)), shapes))
-            os._exit(0)  # the engine would be waited for
+def _warn(measured: Measurement, *warnings: ResultWarning) -> Measurement:
+    return replace(measured, warnings=(*measured.warnings, *warnings))
 
-        if job.measure.scope == "compute":
-            with calling_after(DRAIN_S, give_up):
-                _fetch_all(started)
-        warnings = _find_missing_in_cells(engines, samples, measured, job)
-        measured = replace(measured, warnings=(*measured.warnings, *warnings))
-        if job.prove:  # while the engine is still there; else the reference kernel runs once it is gone
-            sure = complete(measured, shapes)
-            keep(sure)
-            note("verifying the precision")
-            return replace(sure, proof=prove_timed_engine(engine))
-    return complete(measured, shapes)
+
+def _fetch_in_time(started: "Started", keep: Callable[[ResultWarning], None]) -> None:
+    """Fetch the outputs of the last timed calls; if that has no end, keep the trial with a warning and exit."""
+
+    def give_up() -> None:
+        evidence = f"after the timed calls, {DRAIN_S:g} s are not enough to fetch the outputs"
+        keep(make_warning("implausible_time.outside_run", evidence=evidence))
+        os._exit(0)  # the engine would be waited for
+
+    with calling_after(DRAIN_S, give_up):
+        for engine, own in zip(started.engines, started.feeds, strict=True):
+            engine.fetch()
+            engine.bind(own[0])
 
 
 def _check_self_timed(job: MeasureJob) -> None:
@@ -138,6 +175,7 @@ class Started(NamedTuple):
     others: Sequence[Engine]  # for further batches in flight
     samples: Sequence[Sequence[Feeds]]
     feeds: Sequence[Sequence[Feeds]]
+    mix: "Sequence[MixPart]"  # () of one shape
     load_s: float
     first_run_s: float
 
@@ -146,6 +184,7 @@ def _start(backend: Loadable, job: MeasureJob, stack: ExitStack, memory: "Memory
     """Load the engine and run it once, for each shape that it serves."""
     # First: what EngineBench imports for itself is no part of the load.
     from enginebench.measure.caches import rotate_feeds, rotating_count
+    from enginebench.measure.mix import MixPart
     from enginebench.runs.child.perform.recheck import sample_rechecked
 
     start = time.perf_counter()
@@ -174,7 +213,9 @@ def _start(backend: Loadable, job: MeasureJob, stack: ExitStack, memory: "Memory
         engine.run()
         first_run_s += time.perf_counter() - bound
     memory.end("first_run")
-    return Started(engines, others, samples, feeds, load_s, first_run_s)
+    weights = [cell.weight for cell in job.engine.traffic]
+    mix = [MixPart(*part) for part in zip(engines, feeds, weights, strict=True)] if weights else []
+    return Started(engines, others, samples, feeds, mix, load_s, first_run_s)
 
 
 def _find_missing_in_cells(
@@ -190,12 +231,6 @@ def _find_missing_in_cells(
         outputs = expected[len(own) * i : len(own) * (i + 1)] or None
         warnings += _find_missing_work(engine, own, replace(measured, latency_ns=times[i]), job, outputs)
     return list(dict.fromkeys(warnings))
-
-
-def _fetch_all(started: Started) -> None:
-    for engine, own in zip(started.engines, started.feeds, strict=True):
-        engine.fetch()
-        engine.bind(own[0])
 
 
 @contextmanager
