@@ -1,13 +1,14 @@
 """Engines that cheat, run as the plug-ins of somebody else: what `run` says of each, and whom it names."""
 
 import json
-import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cheats import save_stack, write_plugin
 from processes import ROOT, environment, run_cli
+from shared import make_once
 
 # Kind -> the warning that finds it, and what its outputs are called.
 FOUND = {
@@ -29,17 +30,20 @@ FOUND = {
 ENGINES = ",".join(("ort", "cheat", *(f"cheat:kind={kind}" for kind in FOUND)))
 
 
+def run_all(folder: Path) -> None:
+    variables = environment(folder)
+    variables["PYTHONPATH"] += f":{ROOT / 'tests' / 'helpers'}:{write_plugin(folder / 'plugin')}"
+    few = ("--batch", "8", "--processes", "1", "--warmup", "5", "--iters", "500", "--json", "--out", "r")
+    model = save_stack(folder / "stack.onnx")
+    done = run_cli(folder, "run", model, "--engines", ENGINES, *few, code=0, env=variables)
+    (folder / "printed.json").write_text(done.stdout)
+
+
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The rows of one run, by kind, and the document under ""."""
-    folder = tmp_path_factory.mktemp("cheats")
-    path = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "helpers", write_plugin(folder / "plugin"))))
-    few = ("--batch", "8", "--processes", "1", "--warmup", "5", "--iters", "500", "--json", "--out", "r")
-    model = save_stack(folder / "stack.onnx")
-    done = run_cli(
-        folder, "run", model, "--engines", ENGINES, *few, code=0, env=environment(folder) | {"PYTHONPATH": path}
-    )
-    document = json.loads(done.stdout)
+    folder = make_once(tmp_path_factory, "cheats", run_all)
+    document = json.loads((folder / "printed.json").read_text())
     found = {"": document}
     for row in document["rows"]:
         kind = row["engine"].partition("kind=")[2] or row["engine"]

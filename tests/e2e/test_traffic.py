@@ -1,7 +1,6 @@
 """A mix of requests from end to end: every shape is timed and compared; who errs in one of them alone is found."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,24 +12,29 @@ import pytest
 from cheats import save_stack, write_plugin
 from graphs import write_text
 from processes import ROOT, Cli, environment, run_cli
+from shared import make_once
 
 MIX = "batch=1:0.7,batch=8:0.3"
 # Right for a batch of one: what they do wrong shows in the second cell alone.
 KINDS = ("half", "half-later")
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder of a run of a mix, and its document."""
-    folder = tmp_path_factory.mktemp("traffic")
-    path = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "helpers", write_plugin(folder / "plugin"))))
+def run_mix(folder: Path) -> None:
+    variables = environment(folder)
+    variables["PYTHONPATH"] += f":{ROOT / 'tests' / 'helpers'}:{write_plugin(folder / 'plugin')}"
     kinds = (f"cheat:kind={kind}" for kind in KINDS)
     engines = ",".join(("ort", "ort:pad=largest,sessions=one", "openvino", "cheat", *kinds))
     few = ("--processes", "2", "--warmup", "5", "--iters", "200", "--json", "--out", "r")
     model = save_stack(folder / "stack.onnx")
-    variables = environment(folder) | {"PYTHONPATH": path}
     done = run_cli(folder, "run", model, "--engines", engines, "--traffic", MIX, *few, code=0, env=variables)
-    return folder / "r", json.loads(done.stdout)
+    (folder / "printed.json").write_text(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run of a mix, and its document."""
+    folder = make_once(tmp_path_factory, "traffic", run_mix)
+    return folder / "r", json.loads((folder / "printed.json").read_text())
 
 
 def test_one_engine_for_all_shapes_and_one_for_each_are_configurations(ran: tuple[Path, dict[str, Any]]) -> None:

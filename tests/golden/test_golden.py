@@ -36,9 +36,9 @@ import golden_graphs
 from enginebench.core.features import find_plugins
 from printed_commands import find_faults
 from printed_facts import find_fault, list_lines
+from processes import ROOT, UNDRAWN
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 # Those of a package in plugins/ where it is installed.
 BROUGHT = [path for path in ROOT.glob("plugins/*/tests/*.txt") if find_plugins(f"verb.{path.stem}")]
 SESSIONS = sorted(
@@ -102,7 +102,8 @@ class Worker:
         return {
             **{name: os.environ[name] for name in kept if name in os.environ},
             "PATH": f"{self.graphs_at / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": f"{self.graphs_at / 'absent'}{os.pathsep}{ROOT / 'src'}",
+            # But for where a command asks for PYTHONPATH="$PICTURES" none can be drawn.
+            "PYTHONPATH": f"{UNDRAWN}{os.pathsep}{ROOT / 'src'}",
             "PICTURES": str(ROOT / "src"),
             "HOME": str(folder),
             "TMPDIR": str(folder / "tmp"),
@@ -155,10 +156,6 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     golden_graphs.make_all(folder)
     (folder / "bin").mkdir()
     (folder / "tmp").mkdir()
-    # Pictures take longer than all else: but for where a command asks for PYTHONPATH="$PICTURES" they cannot be drawn.
-    (folder / "absent").mkdir()
-    for name in ("altair", "vl_convert"):
-        (folder / "absent" / f"{name}.py").write_text("raise ImportError('absent in these sessions')\n")
     for name, line in PROGRAMS.items():
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)

@@ -22,7 +22,7 @@ def name(engine: str, precision: str = "fp32") -> str:
 
 def ask(bundle: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """`predict.py ARGUMENTS` of a bundle, in a process that knows nothing of this package and leaves nothing in it."""
-    clean = {k: v for k, v in environment(bundle.parent, draws=False).items() if k != "PYTHONPATH"}
+    clean = {k: v for k, v in environment(bundle.parent).items() if k != "PYTHONPATH"}
     return subprocess.run(
         [python, "-B", str(bundle / "predict.py"), *arguments],
         cwd=bundle.parent,
@@ -54,7 +54,7 @@ with ThreadPoolExecutor(6) as threads:
 
 def share_between_threads(bundle: Path) -> subprocess.CompletedProcess[str]:
     """Runs `SHARING` in a bundle, in a process that knows nothing of this package."""
-    clean = {k: v for k, v in environment(bundle.parent, draws=False).items() if k != "PYTHONPATH"}
+    clean = {k: v for k, v in environment(bundle.parent).items() if k != "PYTHONPATH"}
     return subprocess.run(
         [sys.executable, "-B", "-c", SHARING],
         cwd=bundle,

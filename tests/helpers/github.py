@@ -49,7 +49,7 @@ class Runner:
         python3 = folder / "bin" / "python3"
         python3.write_text(PYTHON3.format(venv=venv, base=(venv / "bin" / "python").resolve()))
         python3.chmod(0o755)
-        self.variables = environment(folder) | {
+        self.variables = environment(folder, draws=True) | {
             "PATH": f"{folder / 'bin'}:{environment(folder)['PATH']}",
             "RUNNER_TEMP": str(self.temp),
             "GITHUB_STEP_SUMMARY": str(self.summary),

@@ -24,7 +24,7 @@ from enginebench.runs.child import isolate
 from enginebench.runs.child.jobs import Job, MeasureJob, PreloadJob, PrepareJob, Response
 from enginebench.runs.child.perform import measure as perform_measure
 from enginebench.runs.targets import sources
-from processes import Cli, environment
+from processes import UNDRAWN, Cli, environment
 
 
 class Children:
@@ -149,6 +149,8 @@ def run_here(
     # What a command sets for its own children (`--trtexec`) ends with it.
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ), runner.isolation(env=variables) as streams:
         patch.chdir(folder)
+        if str(UNDRAWN) in variables["PYTHONPATH"]:
+            patch.setitem(sys.modules, "vl_convert", None)
         patch.setattr(tempfile, "tempdir", str(folder))
         try:
             main([str(arg) for arg in args])

@@ -15,14 +15,23 @@ from enginebench.report.charts import bundle_path, load_vega
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# Pictures and pages take as long as all else of a short run: a process has what draws them where its test looks.
+UNDRAWN = ROOT / "tests" / "fakes" / "undrawn"
+
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def environment(folder: Path, *, draws: bool = True) -> dict[str, str]:
-    """Variables of a process that finds the sources, locks and stores in `folder`, and writes 80 columns."""
-    if draws and folder != ROOT:
+def environment(folder: Path, *, draws: bool = False) -> dict[str, str]:
+    """Variables of a process that finds the sources, locks and stores in `folder`, and writes 80 columns.
+
+    Args:
+        folder: the home of the process.
+        draws: it can draw `report.html` and charts; else it is as without the extra `report`.
+    """
+    if draws:
         lend_chart_bundle(folder)
-    own = {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "HOME": str(folder), "COLUMNS": "80"}
+    path = os.pathsep.join(map(str, [ROOT / "src"] if draws else [UNDRAWN, ROOT / "src"]))
+    own = {"PYTHONPATH": path, "TMPDIR": str(folder), "HOME": str(folder), "COLUMNS": "80"}
     return {**os.environ, **own}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from enginebench.core.store import read_result
 from fakes.trtexec_shim import install_trtexec
-from processes import Cli, rows_of, start_cli, wait_for_samples
+from processes import Cli, environment, rows_of, start_cli, wait_for_samples
 
 FAST = ("--warmup", "2", "--iters", "20", "--processes", "1", "--threads", "1")
 
@@ -28,7 +28,7 @@ def test_the_main_job_on_three_engines_and_its_report(cli: Cli, tmp_path: Path) 
     for row in rows.values():
         assert row["effective_precision"] == {"fp32": 1.0} and row["scores"][0]["value"]["value"] > 0.95
     assert all(rows[name]["outputs_agree"] and rows[name]["max_abs_diff"] < 1e-3 for name in ("ort", "openvino"))
-    assert cli("report", "r", "--format", "html,md,json").returncode == 0
+    cli("report", "r", "--format", "html,md,json", code=0, env=environment(tmp_path, draws=True))
     assert "openvino" in (tmp_path / "r" / "report.html").read_text("utf-8")
     assert json.loads((tmp_path / "r" / "report.json").read_text("utf-8"))["rows"] == document["rows"]
 

@@ -15,7 +15,7 @@ from enginebench.runs.child.jobs import SourceJob
 from graphs import draw_lines, write_lines
 from in_process import children, cli
 from own_model import QUICK, make_worse, own
-from processes import Cli, rows_of
+from processes import Cli, environment, rows_of
 
 __all__ = ["children", "cli", "own"]
 
@@ -38,7 +38,8 @@ def test_the_users_entries_are_compared_and_timed_and_their_shapes_reported(cli:
     folder.mkdir()
     for i, (n, width) in enumerate(((2, 11), (1, 7), (2, 11))):
         np.savez(folder / f"{i}.npz", x=draw_lines(n, width, i))
-    done = cli("run", path, "--engines", "ort,openvino", "--inputs", folder, "--out", "r", *FAST, code=0)
+    draws = environment(tmp_path, draws=True)
+    done = cli("run", path, "--engines", "ort,openvino", "--inputs", folder, "--out", "r", *FAST, code=0, env=draws)
     assert "1x3x8x11" in done.stdout.replace("\n", "")
     rows = rows_of(tmp_path / "r")
     assert len(rows) == 2 and len(list((tmp_path / "r" / "artefacts" / "samples").glob("*.npz"))) == 5

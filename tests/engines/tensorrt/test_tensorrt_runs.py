@@ -22,7 +22,7 @@ from fakes.tensorrt_modules import MODULES, forget_modules
 from fakes.trtexec_shim import install_trtexec
 from graphs import write_graph, write_tokens
 from in_process import children, run_here
-from processes import ROOT, Cli, environment, run_cli
+from processes import Cli, environment, run_cli
 
 __all__ = ["children"]
 
@@ -37,14 +37,14 @@ SHARES = {"fp32": 1.0, "fp16": 11 / 13, "int8": 1 / 4}
 SHORT = ("--processes", 1, "--warmup", 2, "--iters", 20)
 
 
-def make_environment(folder: Path, tool: str | None, module: str | None) -> dict[str, str]:
-    found = environment(folder)
+def make_environment(folder: Path, tool: str | None, module: str | None, *, draws: bool = False) -> dict[str, str]:
+    found = environment(folder, draws=draws)
     found["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     found.pop("TRTEXEC", None)
     if tool:
         found["TRTEXEC"] = str(install_trtexec(folder / "tools", tool))
     if module:
-        found["PYTHONPATH"] = f"{ROOT / 'src'}:{MODULES}"
+        found["PYTHONPATH"] += f":{MODULES}"
         found["FAKE_TENSORRT_VERSION"] = module
     return found
 
@@ -162,7 +162,7 @@ def test_a_plan_takes_bytes_and_says_so(
 
 def test_trtexec_alone_as_on_a_jetson(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """Neither NVML nor a Python package of TensorRT: GPU and version are those of trtexec's log, everywhere."""
-    variables = make_environment(tmp_path, "8.6.0", None)
+    variables = make_environment(tmp_path, "8.6.0", None, draws=True)
     hide_packages(tmp_path, variables, "pynvml", "tensorrt", "tensorrt_rtx", "cuda")
     build = ("--precision", "int8", "--calib", "calib.npz", "--workspace-mb", 64, "--out", "net.plan")
     np.savez(tmp_path / "calib.npz", input=np.random.default_rng(0).random((4, 1, 8, 8), np.float32))

@@ -18,7 +18,7 @@ from enginebench.models.zoo import DATA_DIR
 from fakes.trtexec_shim import install_trtexec
 from in_process import run_here
 from pages import find_code, find_section, find_tables, read_page
-from processes import ROOT
+from processes import ROOT, environment
 
 sys.path.insert(0, str(ROOT / "tools"))
 import option_tables
@@ -118,7 +118,8 @@ def list_files(folder: Path) -> dict[str, int]:
 def test_a_command_writes_the_files_that_the_page_names(inputs: Path, tmp_path: Path, row: dict[str, str]) -> None:
     shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
     before = list_files(tmp_path)
-    done = run_here(tmp_path, *shlex.split(find_code(row["command"])[0]), env={"TRTEXEC": f"{tmp_path}/tools/trtexec"})
+    variables = environment(tmp_path, draws=True) | {"TRTEXEC": f"{tmp_path}/tools/trtexec"}
+    done = run_here(tmp_path, *shlex.split(find_code(row["command"])[0]), env=variables)
     assert done.returncode == 0, done.stderr
     written = {name for name, when in list_files(tmp_path).items() if when != before.get(name)}
     named = [f"{name}*" if name.endswith("/") else name for name in find_code(row["writes"])]

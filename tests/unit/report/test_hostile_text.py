@@ -39,7 +39,10 @@ def test_pictures_of_a_run_are_drawn_whatever_its_names_hold(evil_run: Path) -> 
     script = "import sys; from pathlib import Path; from enginebench.verbs.report import write_report\n"
     script += "print(len(write_report(Path(sys.argv[1]), ['png', 'html']).paths))"
     done = subprocess.run(
-        [sys.executable, "-c", script, str(evil_run)], env=environment(evil_run.parent), capture_output=True, text=True
+        [sys.executable, "-c", script, str(evil_run)],
+        env=environment(evil_run.parent, draws=True),
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stderr[-500:]) == (0, "")
     assert int(done.stdout) > 3

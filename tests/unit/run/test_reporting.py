@@ -19,7 +19,7 @@ from enginebench.runs.folder import FORMATS, RunFolder, check_inside, read_resul
 from enginebench.runs.reporting import describe_stored, explain_p99
 from enginebench.stats.stages import STAGES, DeviceMedians, describe_stages
 from enginebench.verbs.report import write_report
-from processes import ROOT, Cli
+from processes import ROOT, Cli, environment
 from samples import make_drift, make_result
 from stored_run import make_results, write_final, write_run
 
@@ -211,7 +211,7 @@ def test_configurations_of_which_nothing_is_stored_are_named(cli: Cli, run: Path
     assert describe_folder(run).missing == ()
     for name in lost:
         (run / "rows" / f"{name}.json").unlink()
-    done = cli("report", run, "--format", "html,md,json")
+    done = cli("report", run, "--format", "html,md,json", env=environment(run, draws=True))
     said = f"{count_of(len(lost), 'configurations')} without results, which could change this: {', '.join(lost)}."
     assert said in " ".join(done.stdout.split())
     assert said in html.unescape((run / "report.html").read_text())

@@ -8,7 +8,7 @@ import pytest
 
 from enginebench.engines.fake import FakeEngine
 from enginebench.runs.child import environments
-from processes import Cli
+from processes import Cli, environment
 
 FAST = ("--warmup", "2", "--iters", "30")
 
@@ -29,7 +29,9 @@ def test_a_run_whose_baseline_alone_is_ok_says_so(cli: Cli, tiny_onnx: Path) -> 
 
 def test_the_table_is_shown_also_where_the_page_cannot_be_written(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     (tmp_path / "r" / "report.html").mkdir(parents=True)
-    done = cli("run", tiny_onnx, "--engines", "fake", *FAST, "--out", "r", code=5)
+    done = cli(
+        "run", tiny_onnx, "--engines", "fake", *FAST, "--out", "r", code=5, env=environment(tmp_path, draws=True)
+    )
     assert (
         "the only configuration that was measured" in done.stdout and "error: cannot write r/report.html" in done.stderr
     )

@@ -30,7 +30,7 @@ from enginebench.runs.child.perform.stages import (
 from enginebench.runs.child.proving import list_layers
 from enginebench.stats.stages import STAGES
 from graphs import build_residual
-from processes import Cli
+from processes import Cli, environment
 
 SMALL = Preprocess(resize=8, crop=8, colour="RGB", scale=255.0, mean=(0.0,) * 3, std=(1.0,) * 3, layout="CHW")
 
@@ -161,7 +161,9 @@ FAKE = "fake:latency_us=400,ran=int8,ran_share=0.75"
 
 
 def test_the_verb_says_where_the_time_goes(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    document = json.loads(cli("profile", tiny_onnx, "--engine", FAKE, "--out", "where", "--json", code=0).stdout)
+    draws = environment(tmp_path, draws=True)
+    done = cli("profile", tiny_onnx, "--engine", FAKE, "--out", "where", "--json", code=0, env=draws)
+    document = json.loads(done.stdout)
     assert document == json.loads((tmp_path / "where" / "profile.json").read_text())
     assert document["schema"] == "enginebench.profile/1"
     assert [(layer["precision"], layer["share"]) for layer in document["layers"]] == [("int8", 0.75), ("fp32", 0.25)]
