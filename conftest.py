@@ -2,6 +2,8 @@
 
 import gc
 import os
+import shlex
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -22,12 +24,18 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from enginebench.core.features import find_plugins, list_features
 from enginebench.models.zoo import DATA_DIR
 from processes import Cli, run_cli
+from shared import make_once
 
 # A shell that starts this session in the background has it ignore Ctrl-C, and every process that a test interrupts
 # would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Likewise under nohup: a hang-up that is ignored interrupts nothing.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# What PyTorch compiles, it compiles once for all tests. It reads this when it is imported, and quotes no path.
+COMPILER = str(Path(__file__).parent / "tests" / "fakes" / "compiler" / "g++")
+if "CXX" not in os.environ and shutil.which("g++") and shlex.quote(COMPILER) == COMPILER:
+    os.environ["CXX"] = COMPILER
 
 # No test is judged by how long it took.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -86,8 +94,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A folder for temporary files, where the locks of devices lie: runs wait for nobody outside of this worker."""
     folder = str(tmp_path_factory.mktemp("tmp"))
+    compiled = make_once(tmp_path_factory, "compiled", lambda folder: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
+        patch.setenv("ENGINEBENCH_COMPILED", str(compiled))
         patch.setattr(tempfile, "tempdir", folder)
         yield
 
