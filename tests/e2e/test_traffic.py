@@ -121,6 +121,25 @@ def test_a_bundle_of_a_mix_checks_every_shape(ran: tuple[Path, dict[str, Any]], 
     assert failed.returncode == 1 and "NOT within" in failed.stdout
 
 
+def test_a_bundle_pads_by_itself_and_cuts_back(ran: tuple[Path, dict[str, Any]], cli: Cli, tmp_path: Path) -> None:
+    folder, document = ran
+    row = next(row for row in document["rows"] if row["engine"] == "ort:pad=largest,sessions=one")
+    done = cli("deliver", folder, "--row", row["id"], "--out", tmp_path / "ship")
+    assert done.returncode == 0 and "as measured" in done.stdout, done.stderr
+    program = (
+        "import numpy as np, predict\n"
+        "loaded = predict.load()\n"
+        "(spec,) = loaded.engine.inputs\n"
+        "for n in (1, 5, 9):\n"
+        "    x = np.ones((n, *spec.shape[1:]), np.float32)\n"
+        "    (y,) = loaded({spec.name: x}).values()\n"
+        "    print(n, len(y), loaded.engine.engine._feeds[spec.name].shape[0])\n"
+    )
+    ran_there = [sys.executable, "-c", program]
+    shown = subprocess.run(ran_there, capture_output=True, text=True, check=False, cwd=tmp_path / "ship")
+    assert shown.stdout.split("\n")[:3] == ["1 1 8", "5 5 8", "9 9 9"], shown.stderr
+
+
 def test_lengths_of_a_file_are_shapes_of_the_only_dynamic_axis(cli: Cli, tmp_path: Path) -> None:
     ends = "(int64[batch, length] ids) => (float[batch, length, 8] rows)"
     table = np.random.default_rng(0).standard_normal((100, 8), np.float32)

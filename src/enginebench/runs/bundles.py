@@ -67,6 +67,7 @@ class Bundle(Struct, frozen=True, kw_only=True):
     chain: tuple[Artifact, ...]  # where it comes from, the first source first; these files are not in the bundle
     files: tuple[FileHash, ...]
     environment: dict[str, str]  # variables of the process that was measured
+    padding: dict[str, tuple[int, int]] = {}  # {axis: (multiple, longest)} of inputs; {}: they are not padded
     pinned_cpus: tuple[int, ...] | None
     runtime: dict[str, str]  # package -> version that the measured figures depend on
     requirements: dict[str, str]  # package -> version, all that the bundle needs

@@ -23,7 +23,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.input_sets import CELL, CELL_CALLS
 from enginebench.core.names import find_configurations, shorten_ids
 from enginebench.core.records import Artifact, Result, TensorSpec
-from enginebench.core.shapes import list_cells, name_cells, open_artifact, size_artifact
+from enginebench.core.shapes import find_padding, list_cells, name_cells, open_artifact, size_artifact
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import clean_text, count_of, list_some
 from enginebench.engines.registry import complete_options, find_installed
@@ -329,6 +329,7 @@ def describe_bundle(
         chain=tuple(replace(a, path=Path(a.path).name) for a in stored.chain),
         files=(),
         environment={k: v for k, v in child_environment(spec.threads).items() if not k.startswith("ENGINEBENCH_")},
+        padding=find_padding(spec, artifact.inputs),
         pinned_cpus=result.measurements[0].pinned_cpus,
         runtime=runtime,
         requirements=requirements,

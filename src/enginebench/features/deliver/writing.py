@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.judging import is_plain
 from enginebench.core.records import TEXT, Artifact, EngineSpec, Machine, Precision, Result
+from enginebench.core.shapes import pad_cells
 from enginebench.core.store import BUNDLE, encode, explain_writing, hash_file, hash_files, open_partial, write_atomic
 from enginebench.engines.registry import find_entry
 from enginebench.runs.bundles import Bundle, check_name
@@ -98,7 +99,9 @@ def explain_refusal(result: Result) -> str | None:
             "deliver one of ort"
         )
     apart = find_entry(engine.backend).describe_on(engine.device).for_shapes[1:]
-    if engine.traffic and apart and apart[0].items() <= engine.options.items():
+    cells = pad_cells(engine, result.artifacts[-1].inputs) if result.artifacts else []
+    several = any(cell != cells[0] for cell in cells)  # which padding to the largest leaves none of
+    if several and apart and apart[0].items() <= engine.options.items():
         return "it has an engine for each shape, and a bundle has one for all shapes"
     text = [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]
     if text and engine.backend != "ort":

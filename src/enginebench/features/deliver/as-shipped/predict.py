@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 import trial
-from measured.core.engine_api import SharedEngine
+from measured.core.engine_api import PaddedEngine, SharedEngine
 from measured.engines import ort as engine
 
 
@@ -40,7 +40,8 @@ def load(force: bool = False) -> Predictor:
         import module
 
         arguments.append(module.load_module())
-    return Predictor(engine.open_engine(*arguments))
+    loaded = engine.open_engine(*arguments)
+    return Predictor(PaddedEngine(loaded, facts.BUNDLE["padding"]) if facts.BUNDLE["padding"] else loaded)
 
 
 if __name__ == "__main__":
