@@ -5,6 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -26,6 +27,8 @@ from enginebench.core.shapes import (
 MOST_CELLS = 12
 # Lines of a file that are read: a day of requests; a longer one is a log, of which a sample does.
 MOST_LINES = 1_000_000
+# Characters of a line that are read: a file without line ends is none of shapes.
+LONGEST_LINE = 10_000
 # Less is a slip of the pen: a request in a billion.
 LEAST_WEIGHT = 1e-9
 _SHAPE = re.compile(r"[1-9]\d{0,8}(x[1-9]\d{0,8})*")
@@ -101,13 +104,23 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # as of a long mix
+        return False
+
+
 def _read_file(path: Path) -> tuple[TrafficPart, ...]:
+    if not _is_file(path) and _exists(path):
+        kind = "a folder" if path.is_dir() else "no plain file"
+        raise UsageError(f"--traffic {path} is {kind}; expected a text file with one length or shape a line")
     if not _is_file(path):
         raise UsageError(f"--traffic {str(path)[:100]!r} is neither a file nor a mix such as batch=1:0.7,batch=8:0.3")
     counts: Counter[str] = Counter()
     try:
         with path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE), ""), 1):
                 if number > MOST_LINES:
                     raise UsageError(f"--traffic {path}: more than {MOST_LINES:,} lines; give a sample of them")
                 if text := line.strip():
@@ -228,7 +241,11 @@ def _settle_part(
             if len(opened) != 1:
                 names = f"dynamic axes {', '.join(opened)}; write AXIS=N"
                 if not opened:
-                    names = f"no dynamic axis but the batch, which is written batch={part.shape[0]}"
+                    advice = f"--dynamic-axes {inputs[0].name}:1 has one opened" if inputs else "name no length"
+                    names = (
+                        f"no dynamic axis but the batch, which is written batch={part.shape[0]}. Where a PyTorch "
+                        f"model is exported, {advice}"
+                    )
                 raise UsageError(
                     f"--traffic {part.shape[0]}: a length needs one axis to be of, and the model has {names}"
                 )

@@ -1,5 +1,6 @@
 """A mix of requests as users write it, and what its shapes are for the inputs of a model."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from enginebench.core.errors import UsageError
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import format_traffic, name_cells
-from enginebench.runs.traffic import MOST_CELLS, read_traffic, settle_traffic
+from enginebench.runs.traffic import LONGEST_LINE, MOST_CELLS, read_traffic, settle_traffic
 
 IDS = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
 MASK = TensorSpec(name="mask", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
@@ -85,7 +86,7 @@ def test_a_length_is_of_the_only_dynamic_axis_and_a_shape_is_whole() -> None:
         (",".join(f"batch={n}:1" for n in range(1, MOST_CELLS + 2)), (FIXED,), "13 shapes, more than 12"),
         ("batch=1:1e-10,batch=2:1", (FIXED,), "a fraction of 1e-10 of the requests is less than 1e-09"),
         ("batch=1+count=8", (TensorSpec(name="x", dtype="float32", shape=("count", 3)),), "two of these are the batch"),
-        ("9:1", (FIXED,), "which is written batch=9"),
+        ("9:1", (FIXED,), "which is written batch=9. Where a PyTorch model is exported, --dynamic-axes x:1 has one"),
         ("x" * 5000, (FIXED,), "neither a file nor a mix"),
         ("nowhere.txt", (IDS,), "neither a file nor a mix such as batch=1:0.7,batch=8:0.3"),
     ],
@@ -132,6 +133,25 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path, con
     (tmp_path / "lengths.txt").write_bytes(content)
     with pytest.raises(UsageError, match=message):
         read_traffic(str(tmp_path / "lengths.txt"))
+
+
+@pytest.mark.parametrize("kind", ["a folder", "no plain file"])
+def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "lengths"
+    if kind == "a folder":
+        place.mkdir()
+    elif hasattr(os, "mkfifo"):
+        os.mkfifo(place)  # whose reader would wait for a writer
+    else:
+        pytest.skip("no named pipes here")
+    with pytest.raises(UsageError, match=f"is {kind}; expected a text file with one length or shape a line"):
+        read_traffic(str(place))
+
+
+def test_a_file_without_line_ends_is_refused_by_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("1" * (LONGEST_LINE + 1) + "\n16\n")
+    with pytest.raises(UsageError, match=r"line 1, '1{100}': expected"):
+        read_traffic(str(tmp_path / "log"))
 
 
 def test_many_lengths_become_groups_of_equal_frequency_around_their_middle(tmp_path: Path) -> None:
