@@ -24,7 +24,7 @@ def run_mix(folder: Path) -> None:
     variables["PYTHONPATH"] += f":{ROOT / 'tests' / 'helpers'}:{write_plugin(folder / 'plugin')}"
     kinds = (f"cheat:kind={kind}" for kind in KINDS)
     engines = ",".join(("ort", "ort:pad=largest,sessions=one", "openvino", "cheat", *kinds))
-    few = ("--processes", "2", "--warmup", "5", "--iters", "200", "--json", "--out", "r")
+    few = ("--threads", "1", "--processes", "2", "--warmup", "5", "--iters", "60", "--json", "--out", "r")
     model = save_stack(folder / "stack.onnx")
     done = run_cli(folder, "run", model, "--engines", engines, "--traffic", MIX, *few, code=0, env=variables)
     (folder / "printed.json").write_text(done.stdout)
@@ -91,9 +91,9 @@ def test_the_samples_of_each_shape_are_stored_and_shown(ran: tuple[Path, dict[st
     stored = json.loads((folder / document["rows"][0]["result"]).read_text())
     for trial in stored["measurements"]:
         first, second = trial["cells_ns"]
-        assert (len(first), len(second), len(trial["latency_ns"])) == (1400, 600, 200)
-        mean = 0.7 * sum(first) / 1400 + 0.3 * sum(second) / 600
-        assert sum(trial["latency_ns"]) / 200 == pytest.approx(mean, abs=1)
+        assert (len(first), len(second), len(trial["latency_ns"])) == (420, 180, 60)
+        mean = 0.7 * sum(first) / 420 + 0.3 * sum(second) / 180
+        assert sum(trial["latency_ns"]) / 60 == pytest.approx(mean, abs=1)
     shown = cli("report", folder).stdout
     assert "mix of 2 shapes" in shown and "batch=8 30%" in shown and "a request" in shown
 
