@@ -197,12 +197,24 @@ def resolve_model(text: str) -> ModelRef:
         if not all(part.isidentifier() for part in parts):
             raise UsageError(f"model {text!r} is not package.module:factory; {_advise(text)}")
         return ModelRef(kind="factory", text=text, name=text)
+    if _is_folder(path):
+        raise UsageError(
+            f"model {text!r} is a folder; expected a file, or hf:./FOLDER for one in the form of the Hugging Face Hub. "
+            "A bundle is a TARGET of bench and load; a run is continued with --resume and --out"
+        )
     raise UsageError(f"unknown model {text!r}; {_advise(text)}")
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
+    except OSError:  # a text that is too long for a name
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
     except OSError:  # a text that is too long for a name
         return False
 

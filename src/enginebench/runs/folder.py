@@ -329,6 +329,8 @@ class RunFolder:
     def read_record(self) -> RunRecord:
         path = self.root / "run.json"
         check_inside(self.root, path)
+        if self.root.is_dir() and not path.exists():
+            raise ParseError(self.root, "", "no run.json", "the folder of a run, as `run --out` writes it")
         record = read_record(path, RunRecord, RUN_SCHEMA)
         shown = _map_paths(record.request, lambda text: str(Path(text).expanduser()) if text.startswith("~") else text)
         return replace(record, request=shown)

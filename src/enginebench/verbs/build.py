@@ -403,10 +403,10 @@ def build_package(model: str, out: Path, options: BuildOptions, reporter: Report
     require_available(spec)
     read_normalize(options["input_dtype"], options["normalize"])  # before anything is waited for
     check_source_ahead(ModelSource(model=model))
+    if (kind := resolve_model(model).kind) == "onnx":
+        raise UsageError(f"{model} is of kind {kind}; {name} builds from a PyTorch model")
     with open_scratch() as scratch, lock_devices((device,), wait=options["wait"], on_wait=reporter.say):
         artifact = make_build_source(model, scratch, options, reporter, onnx=False)
-        if artifact.kind != "torch":
-            raise UsageError(f"{model} is of kind {artifact.kind}; {name} builds from a PyTorch model")
         reporter.step(f"{model}: building with {name}")
         job = BuildJob(source=artifact, engine=spec, out_dir=str(scratch))
         response = run_child(job, timeout_s=options["timeout"], on_note=report_steps(reporter, model))

@@ -106,6 +106,8 @@ def infer_file(target: Model, inputs_file: PathLike | None, out: Path, options: 
     if (inputs_file is None) == (options["inputs"] is None):
         raise UsageError("give the arrays once: INPUT.npz, or --inputs")
     options["inputs"] = inputs = os.fspath(inputs_file if inputs_file is not None else options["inputs"] or "")
+    if out.exists() and Path(inputs).exists() and out.samefile(inputs):
+        raise UsageError(f"--out {out} is the file of the inputs, which outputs would replace; choose another --out")
     name, settings = read_engine(name_engine(options["engine"], options["device"]))
     with begin(target, options) as (taken, reporter), open_scratch() as scratch:
         source, threads = make_source(taken.text, options), count_threads(options["threads"])

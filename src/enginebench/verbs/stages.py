@@ -115,7 +115,7 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
     from enginebench.models.photos import make_photos, read_photos, write_photos
     from enginebench.models.task import choose_preprocess, list_preprocess_warnings
     from enginebench.models.zoo import resolve_model
-    from enginebench.runs.targets.ahead import check_ahead, run_quietly
+    from enginebench.runs.targets.ahead import check_pictures_ahead, run_quietly
     from enginebench.runs.targets.sources import plan_one
     from enginebench.stats.stages import describe_stages
 
@@ -124,7 +124,7 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
     if n < batch:
         raise UsageError(f"--n {n} is less than a batch of {batch}; use a larger --n or a smaller --batch")
     photos = None if images is None else run_quietly(lambda: read_photos(images, n))
-    check_ahead([request])
+    check_pictures_ahead(request)
     with open_scratch() as scratch, lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say):
         row, source = plan_one(request, scratch / ARTIFACTS, reporter)
         choose_preprocess(row.model, request.input_size, source.inputs)  # refused before pictures are made

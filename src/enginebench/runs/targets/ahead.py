@@ -23,11 +23,20 @@ from msgspec.structs import replace
 
 from enginebench.core.aoti import is_package
 from enginebench.core.array_files import ONLY
-from enginebench.core.errors import ChildFailed, DependencyError, EngineBenchError, ModelError, TimedOut, UsageError
+from enginebench.core.errors import (
+    ChildFailed,
+    DependencyError,
+    EngineBenchError,
+    ModelError,
+    TimedOut,
+    UsageError,
+    refuse_all,
+)
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
 from enginebench.core.shapes import concrete_shape, match_axes
 from enginebench.core.store import is_bundle
+from enginebench.engines.registry import takes
 from enginebench.models.archives import (
     check_program,
     count_weights,
@@ -46,9 +55,10 @@ from enginebench.models.zoo import BUILTIN, ModelRef, check_hf_folder, check_ins
 from enginebench.runs.child.environments import require_available
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.other_jobs import FitJob
-from enginebench.runs.child.targets_file import read_targets
+from enginebench.runs.child.targets_file import match_targets, read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
 from enginebench.runs.lock import is_any_held
+from enginebench.runs.plan import NEEDS_MODULE
 from enginebench.runs.targets.sides import Side, SideRequest, parse_side, refuse_differences
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
 from enginebench.runs.traffic import settle_traffic
@@ -91,6 +101,15 @@ def check_compared_ahead(requests: Iterable[RunRequest]) -> None:
             # Sides at two batches have a message of their own, with the option that cures it.
             described.append((request.model, [replace(spec, shape=("batch", *spec.shape[1:])) for spec in specs]))
     _refuse_unlike(described)
+
+
+def check_pictures_ahead(request: RunRequest) -> None:
+    """The same of a model that is to take pictures."""
+
+    def check() -> None:
+        _check_pictures(request, _check_all(request))
+
+    run_quietly(check)
 
 
 def check_source_ahead(source: ModelSource) -> None:
@@ -145,11 +164,31 @@ def _check_all(request: RunRequest) -> Sequence[TensorSpec] | None:
     for batch, shapes in sizes:
         check_memory(batch, shapes, specs or ())
     _check_any_shapes(request.buckets or (request.input_shapes or {},), request.source, specs)
+    _check_engines(request)
     _check_labels(request.targets, request.metrics)
+    _check_count(request, specs)
     if request.data is not None:
         _check_data(request, request.data, specs)
     choose_labelled(request)
     return specs
+
+
+def _check_engines(request: RunRequest) -> None:
+    """Check that not every engine needs a module, where MODEL is a graph."""
+    ref = _find_ref(request.source)
+    if ref is not None and ref.kind == "onnx" and all(takes(name) == "torch" for name, _ in request.engines):
+        raise refuse_all(f"{name} {NEEDS_MODULE}" for name, _ in request.engines)
+
+
+def _check_count(request: RunRequest, specs: Sequence[TensorSpec] | None) -> None:
+    """Check that the entries of one file of inputs have as many targets."""
+    files = list_input_files(request.inputs) if request.inputs is not None and request.targets is not None else []
+    if len(files) != 1 or not specs or request.normalize is not None:
+        return
+    entries = count_entries(read_heads(files[0]), specs)
+    if entries is not None and request.targets is not None:
+        n = min(entries, LABELLED_ENTRIES)
+        match_targets(read_targets(Path(request.targets)), n, None, cut=n == LABELLED_ENTRIES)
 
 
 def check_memory(batch: int, shapes: Mapping[str, tuple[int, ...]], specs: Sequence[TensorSpec]) -> None:
@@ -304,9 +343,7 @@ def _check_data(request: RunRequest, data: str, specs: Sequence[TensorSpec] | No
     if path.is_dir() and not _holds_arrays(path):
         most = QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
         labelled = choose_labelled(request)
-        # Axes that --input-shape may still choose are left to the run.
-        if specs and request.normalize is None and all(isinstance(n, int) for spec in specs for n in spec.shape[1:]):
-            choose_preprocess(request.model, request.input_size, specs)
+        _check_pictures(request, specs)
         check_images(path, labelled.n if labelled is not None else most, request.measure.seed)
         return
     for file in list_input_files(data) if path.is_dir() else [path]:
@@ -317,6 +354,12 @@ def _check_data(request: RunRequest, data: str, specs: Sequence[TensorSpec] | No
             count_entries(arrays, specs)
         elif len(specs) == 1 or ONLY not in arrays:
             check_arrays(file, {specs[0].name: arrays[ONLY]} if ONLY in arrays else arrays, specs)
+
+
+def _check_pictures(request: RunRequest, specs: Sequence[TensorSpec] | None) -> None:
+    """Check that a model takes pictures; axes that --input-shape may still choose are left to the run."""
+    if specs and request.normalize is None and all(isinstance(n, int) for spec in specs for n in spec.shape[1:]):
+        choose_preprocess(request.model, request.input_size, specs)
 
 
 def _holds_arrays(folder: Path) -> bool:

@@ -37,6 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("cut.npz").write_bytes(Path("good.npz").read_bytes()[:300])
     Path("cut.onnx").write_bytes(GRAPH.read_bytes()[:2000])
     Path("targets.json").write_text("{not json")
+    Path("three.txt").write_text("1\n2\n3\n")
     Path("weights.pt").write_text("hello")
     Path("my_module.py").write_text(IMPORTED + "def make(): ...\ndef score(outputs, targets): ...\n")
     Path("photos/0").mkdir(parents=True)
@@ -158,6 +159,18 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a shape, in load": (
         lambda: enginebench.load(GRAPH, engine="ort", qps=10, input_shape="x:1x1x8x8", out="l"),
         "no such input",
+    ),
+    "a graph, for PyTorch": (
+        lambda: enginebench.run(str(GRAPH), engines="pytorch,pytorch-compile", out="r"),
+        "pytorch-compile needs a PyTorch model; MODEL is a graph",
+    ),
+    "too few targets": (
+        lambda: run(inputs="good.npz", targets="three.txt", task="classification"),
+        "--targets has 3 entries, and there are 4 samples",
+    ),
+    "a model that takes no pictures, in stages": (
+        lambda: enginebench.stages(DATA_DIR / "digits-mlp.onnx", engine="ort"),
+        "images are prepared for one input",
     ),
     "a module, in stages": (lambda: enginebench.stages("my_modul:make", engine="ort"), "cannot import my_modul"),
 }
