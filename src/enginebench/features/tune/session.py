@@ -17,6 +17,7 @@ from enginebench.core.names import format_options, format_precision
 from enginebench.core.precisions import REORDER
 from enginebench.core.recipes import BF16
 from enginebench.core.records import Artifact, Bound, LayerTime, Machine, Result
+from enginebench.core.shapes import PAD, measure_padding
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import find_installed
@@ -52,7 +53,7 @@ from enginebench.features.tune.under_load import LoadTrack
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, default_threads
 from enginebench.report.charts import load_vega, render_png
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import format_ratio, format_significant
 from enginebench.report.page import format_page
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.families import find_families
@@ -76,9 +77,11 @@ from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.results import has_changed, has_outputs
 from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import choose_scoring, fit_scoring, note_unlabelled
+from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.metrics.scores import find_score
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import Rules, find_front, find_quality, round_quality
+from enginebench.stats.traffic import name_padded
 from enginebench.stats.validity import find_worst
 
 # What a cost is shown as, and how many of these a nanosecond is.
@@ -299,6 +302,7 @@ def tune_model(
                 *warnings,
                 *before,
                 *document.notes,
+                *describe_padding(search),
                 *(line for sentences in lines for line in sentences),
                 *remains,
             )
@@ -401,6 +405,26 @@ def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifa
     ran = {arm.precision for arm in arms}
     reported = {name: why for name, why in never.items() if not (request.any_engine and name.split()[1] in ran)}
     return arms, [f"Not run: {name}: {why}." for name, why in (absent | reported).items()]
+
+
+def describe_padding(search: Search) -> Iterator[str]:
+    """Yield a sentence on each setting that pads: what that costs over the same setting with the exact shapes."""
+    tried = {one.setting.name: one for one in search.tried if one.cost is not None}
+    for one in tried.values():
+        bare = {name: value for name, value in one.setting.options.items() if name != PAD}
+        exact = replace(one.setting, options=bare)
+        if PAD not in one.setting.options or exact.name not in tried:
+            continue
+        padded, base = search.track.find_result(one.setting), search.track.find_result(exact)
+        ratio = compare_configurations(padded, base).ratio if padded and base else None
+        if padded is None or ratio is None:
+            continue
+        names = name_padded(padded)
+        values = measure_padding(padded.engine, padded.artifacts[-1].inputs)
+        yield (
+            f"Padding: {one.setting.name} takes {format_ratio(ratio)} the time of the exact shapes, for "
+            f"{format_significant(values)}x the input values in {len(set(names))} of {len(names)} shapes."
+        )
 
 
 def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_precision, slug
 from enginebench.core.recipes import find_graph_precision, find_start
 from enginebench.core.records import Artifact, Drift, MeasureSpec, Precision, Result, ResultWarning, Validity
+from enginebench.core.shapes import PAD
 from enginebench.engines.registry import takes
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
@@ -22,7 +23,7 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.results import ENDLESS, has_changed, has_outputs
 from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
 from enginebench.runs.trust import trust_engine
-from enginebench.stats.alike import apply_usual_limits, assess_outputs, is_reduced, list_invented
+from enginebench.stats.alike import PADDING_CHANGES, apply_usual_limits, assess_outputs, is_reduced, list_invented
 from enginebench.stats.assessment import add_ratio_validity, is_steered
 from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import format_broken, keeps_limits
@@ -155,7 +156,8 @@ def _find_drift(
     else:
         kept = by_score or assess_outputs(result, is_reference=False, requested=requested)[0] != "changed"
         held = drift.limits
-    return None if kept else f"its outputs differ too much: {_describe(drift, held)}"
+    why = f"; {PADDING_CHANGES}" if result.engine.options.get(PAD) else ""
+    return None if kept else f"its outputs differ too much: {_describe(drift, held)}{why}"
 
 
 def _describe(drift: Drift, limits: Mapping[str, float]) -> str:

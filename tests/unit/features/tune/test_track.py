@@ -53,6 +53,13 @@ def test_who_may_not_race_and_why(row: Result, said: str) -> None:
     assert said in str(find_refusal(row, make_row("r")))
 
 
+def test_outputs_that_padding_changed_are_refused_in_words() -> None:
+    row = make_row(passed=False, cosine=0.7)
+    padded = replace(row, engine=replace(row.engine, options={"pad": "32"}))
+    assert "taken over the padded length without a mask" in str(find_refusal(padded, make_row("r")))
+    assert "padded" not in str(find_refusal(row, make_row("r")))
+
+
 def test_with_labels_the_score_decides() -> None:
     assert find_refusal(make_row(), make_row("r")) is None
     assert find_refusal(make_row("r", passed=False), make_row("r")) is None, "the reference agrees with itself"
