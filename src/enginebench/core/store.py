@@ -281,6 +281,13 @@ def open_partial(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def open_temporary() -> Iterator[Path]:
+    """An empty folder for files that are needed only for a while; those that killed processes left are removed."""
+    with open_partial(Path(tempfile.gettempdir()) / "enginebench") as folder:
+        yield folder
+
+
+@contextmanager
 def removing_partial(target: Path) -> Iterator[None]:
     """Remove, if the block fails, the folders of `open_partial` that child processes which were killed in it left."""
     try:
@@ -318,7 +325,10 @@ def _remove_abandoned(target: Path) -> None:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its process lives
-                shutil.rmtree(folder, ignore_errors=True)
+                # Nothing but logs: an error names one of them, so that they are still to be read.
+                files = [path for path in folder.rglob("*") if path.is_file()]
+                if not files or any(path.suffix != ".log" for path in files):
+                    shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(handle)
 

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,8 @@ from xml.etree import ElementTree
 
 import onnx
 from onnx import ModelProto
+
+from enginebench.core.store import open_temporary
 
 # Each of about 500 transformations writes the whole graph.
 LARGEST_BYTES = 1_000_000
@@ -29,15 +30,15 @@ def find_passes(model: ModelProto, hint: str) -> tuple[str, ...]:
     """Find the transformations after which a graph has other operators, in order; () where OpenVINO records none."""
     if model.ByteSize() > LARGEST_BYTES:
         return ()
-    with tempfile.TemporaryDirectory() as folder:
-        onnx.save(model, str(Path(folder) / "model.onnx"))
+    with open_temporary() as folder:
+        onnx.save(model, str(folder / "model.onnx"))
         command = [sys.executable, "-I", "-c", PROGRAM, "model.onnx", json.dumps(hint)]
         environment = {**os.environ, "OV_ENABLE_SERIALIZE_TRACING": "true"}
         try:
             subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=TIMEOUT_S, check=True)
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
             return ()
-        return list_changing(Path(folder))
+        return list_changing(folder)
 
 
 def list_changing(folder: Path) -> tuple[str, ...]:

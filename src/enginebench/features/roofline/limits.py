@@ -8,7 +8,6 @@ Patterson, "Roofline: an insightful visual performance model for multicore archi
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError
 from enginebench.core.peaks import LEVELS, Peak, PeakKind, Peaks
 from enginebench.core.records import Artifact, Bound, BoundBy, EngineSpec, LayerTime, Result
-from enginebench.core.store import encode, write_atomic
+from enginebench.core.store import encode, open_temporary, write_atomic
 from enginebench.core.text import count_of
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit, WorkJob
 from enginebench.features.roofline.joining import JoinedLayer, Joining, join_layers
@@ -284,8 +283,8 @@ def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Resul
         return
     write_atomic(folder.root / FILE, encode(stored.peaks, indent=2))
     works, reasons = Works(), set[str]()
-    with TemporaryDirectory() as path:
-        graphs = _Graphs(folder, record, Path(path), reporter)
+    with open_temporary() as path:
+        graphs = _Graphs(folder, record, path, reporter)
         for result in measured:
             try:
                 work = works.count(graphs.find(result), result.engine, result.shapes)
@@ -313,8 +312,8 @@ def bound_model(
     if limits is None:
         return None, stored.reason or "the stored roofline has no peaks of this device with so many threads"
     try:
-        with TemporaryDirectory() as scratch:
-            graphs = _Graphs(folder, replace(record, request=request), Path(scratch), reporter)
+        with open_temporary() as scratch:
+            graphs = _Graphs(folder, replace(record, request=request), scratch, reporter)
             work = Works().count(graphs.find(replace(result, artifacts=())), result.engine, result.shapes)
     except EngineBenchError as error:
         return None, str(error)

@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, ShapeRange, TensorSpec
-from enginebench.core.store import JsonObject
+from enginebench.core.store import JsonObject, open_temporary
 from enginebench.engines.backends.tensorrt.plan_store import require_plan
 from enginebench.engines.backends.tensorrt.settings import OTHER_RANGES
 from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
@@ -140,8 +139,8 @@ def list_gpus(path: str) -> tuple[tuple[str, ...], str | None]:
 
     Its help needs neither a GPU nor TensorRT's libraries; both are looked for before a plan is opened.
     """
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as folder:
-        outcome = run_trtexec([path, "--loadEngine=none.plan"], Path(folder) / "log", Path(folder))
+    with open_temporary() as folder:
+        outcome = run_trtexec([path, "--loadEngine=none.plan"], folder / "log", folder)
     error = find_first_error(outcome.text)
     advice = find_advice(error) or find_advice(outcome.text)
     if "Selected Device" in outcome.text and not (advice and advice.kind is BackendUnavailable):

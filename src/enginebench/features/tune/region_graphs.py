@@ -4,7 +4,6 @@ Proposed once for each engine, for its fastest setting with Q/DQ pairs, where 8 
 graph races like any other candidate.
 """
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_options, format_precision, name_mix, require_precision
 from enginebench.core.recipes import find_needs
 from enginebench.core.records import Artifact, EngineSpec, Estimate
-from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.core.store import encode, open_temporary, read_record, write_atomic
 from enginebench.core.text import count_of, list_some
 from enginebench.engines.registry import find_device, find_entry, read_engines, takes
 from enginebench.features.tune.jobs import RegionsJob, RegionsResponse
@@ -184,8 +183,8 @@ def exclude_slow_regions(artifact: Artifact, quantized: Artifact, engine: str, r
         batch=batch if isinstance(batch, int) else 1,
     )
     reporter.step(f"{Path(artifact.path).name}: one region at a time on {engine}")
-    with tempfile.TemporaryDirectory(prefix="enginebench-regions-") as folder:
-        job = RegionsJob(artifact=artifact, quantized=quantized, engine=spec, seed=0, out_dir=folder)
+    with open_temporary() as folder:
+        job = RegionsJob(artifact=artifact, quantized=quantized, engine=spec, seed=0, out_dir=str(folder))
         timeout_s = job.time_limit_s + MORE_TIME_S
         response = run_child(job, timeout_s=timeout_s, on_note=report_steps(reporter, engine))
     label = f"{engine} int8" + (f"@{quantized.recipe}" if quantized.recipe else "")

@@ -7,9 +7,7 @@ DequantizeLinear, which ONNX Runtime fuses into `MatMulNBits`.
 import contextlib
 import logging
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,6 +16,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from enginebench.core.errors import ArtifactError, explaining, importing
 from enginebench.core.records import Recipe
+from enginebench.core.store import open_temporary
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.precision.graph import (
     drop_unused_constants,
@@ -52,8 +51,8 @@ def quantize_dynamically(model: ModelProto, exclude: Sequence[str] = (), reduce_
     values = [value for value in copy.graph.value_info if value.name not in constants]
     del copy.graph.value_info[:]
     copy.graph.value_info.extend(values)
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
-        made = Path(folder) / "made.onnx"
+    with open_temporary() as folder, quiet_logging():
+        made = folder / "made.onnx"
         with explaining(ArtifactError, "ONNX Runtime cannot quantize this graph"):
             quantize_dynamic(
                 copy,

@@ -8,7 +8,6 @@ import hashlib
 import io
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from types import FunctionType
 from typing import NamedTuple
 
 from enginebench.core.errors import ModelError, UsageError, explaining, importing
-from enginebench.core.store import write_atomic
+from enginebench.core.store import open_temporary, write_atomic
 from enginebench.core.text import first_line, name_type
 from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths
 
@@ -61,8 +60,8 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
     flat, examples = split_examples(module, example_inputs)
     data = pack_module(flat, examples)
     sha256 = hashlib.sha256(data).hexdigest()
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as folder:
-        path = Path(folder) / "module.pkl"
+    with open_temporary() as folder:
+        path = folder / "module.pkl"
         write_atomic(path, data)
         text = f"{re.sub(r'[^A-Za-z0-9_]', '_', type(module).__name__)}@{sha256[:DIGITS]}"
         firsts = {example.shape[0] for example in examples if example.ndim}

@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable
+from contextlib import ExitStack
 from functools import cache
 from itertools import count, takewhile
 from pathlib import Path
@@ -25,7 +25,7 @@ from enginebench.core.commands import format_command
 from enginebench.core.cuda_devices import find_gpu_name
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.records import Availability, EngineSpec
-from enginebench.core.store import find_cache
+from enginebench.core.store import find_cache, open_temporary
 from enginebench.engines.registry import find_entry, find_installed, probe
 from enginebench.measure.nvml import read_gpu_index
 from enginebench.runs.child.programs import Unfinished, run_group
@@ -238,7 +238,8 @@ def get_engine(job: object) -> EngineSpec | None:
 @cache
 def share_source() -> Path:
     """A folder that holds the package `enginebench` and nothing else, for the path of another interpreter."""
-    folder = Path(tempfile.mkdtemp(prefix="enginebench-source-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    opened = ExitStack()
+    atexit.register(opened.close)
+    folder = opened.enter_context(open_temporary())
     (folder / "enginebench").symlink_to(Path(enginebench.__file__).parent, target_is_directory=True)
     return folder

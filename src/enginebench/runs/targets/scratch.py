@@ -2,10 +2,11 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from enginebench.core.errors import EngineBenchError
+from enginebench.core.store import open_temporary
 
 
 def scratch_for(name: str) -> Path:
@@ -16,16 +17,18 @@ def scratch_for(name: str) -> Path:
 @contextmanager
 def open_scratch() -> Iterator[Path]:
     """A folder that is deleted afterwards; if an error names one of its files, its logs are kept to be read."""
-    folder, kept_suffix = Path(tempfile.mkdtemp(prefix="enginebench-")), ""
+    logs = dict[Path, bytes]()
     try:
-        yield folder
-    except EngineBenchError as error:
-        kept_suffix = ".log" if str(folder) in str(error) else ""
-        raise
+        with open_temporary() as folder:
+            try:
+                yield folder
+            except EngineBenchError as error:
+                if str(folder) in str(error):
+                    logs = {path: path.read_bytes() for path in folder.rglob("*.log") if path.is_file()}
+                raise
     finally:
-        for path in (*sorted(folder.rglob("*"), reverse=True), folder):
-            with suppress(OSError):  # a folder that still holds a log stays
-                if path.is_dir() and not path.is_symlink():
-                    path.rmdir()
-                elif not kept_suffix or path.suffix != kept_suffix:
-                    path.unlink()
+        if logs:
+            folder.mkdir(mode=0o700)  # as a temporary folder is made
+        for path, text in logs.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)

@@ -1,6 +1,7 @@
 """Ranges and other precisions are made of a graph as it is written, whatever ONNX Runtime's optimizer makes of it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from enginebench.models.onnx.reference import GraphReference, keeps_outputs, ope
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import make_fake
+from enginebench.models.precision.graph import prepare_graph
 from enginebench.models.precision.quantize import quantize
 
 
@@ -70,3 +72,19 @@ def test_graphs_are_compared_as_they_are_written(lost_axis: Artifact, tmp_path: 
     onnx.save(model, changed)
     assert not keeps_outputs(Path(lost_axis.path), changed, x)
     assert keeps_outputs(Path(lost_axis.path), changed, {"x": x["x"][:3]}), "a graph that does not run says nothing"
+
+
+def test_a_graph_that_is_prepared_twice_is_run_once(lost_axis: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To calibrate and to rewrite it; what the first found holds for the second."""
+    runs = list[bool]()
+
+    def keep(original: Path, converted: Path, feeds: Any, libraries: Any = ()) -> bool:
+        runs.append(keeps_outputs(original, converted, feeds, libraries))
+        return runs[-1]
+
+    monkeypatch.setattr("enginebench.models.precision.graph.keeps_outputs", keep)
+    monkeypatch.setattr("enginebench.models.precision.graph._KEPT", {})
+    made = [prepare_graph(onnx.load(lost_axis.path), inputs=lost_axis.inputs) for _ in range(2)]
+    assert runs == [False] and made[0] == made[1]
+    prepare_graph(onnx.load(lost_axis.path))
+    assert len(runs) == 1

@@ -1,5 +1,7 @@
 """What verbs are given: sides, stored rows, scratch folders, engines."""
 
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 import enginebench
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.records import Artifact, ModelSource
+from enginebench.core.store import open_temporary
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceJob
@@ -172,6 +175,26 @@ def test_a_log_that_an_error_names_can_be_read() -> None:
         log = fill(folder)
         raise MeasurementError(f"trtexec failed. Its whole log: {log}")
     assert [p for p in folder.rglob("*") if p.is_file()] == [log] and log.read_text() == "a/b/build.log"
+
+
+@pytest.mark.parametrize("open_folder", [open_scratch, open_temporary])
+def test_what_a_killed_process_left_goes_with_the_next_and_logs_that_are_named_stay(
+    open_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = (
+        "import os\nfrom enginebench.core.store import open_temporary\n"
+        "with open_temporary() as folder:\n    (folder / 'net.onnx').write_text('net')\n    os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    (left,) = tmp_path.iterdir()
+    with pytest.raises(MeasurementError), open_scratch() as named:
+        log = fill(named)
+        raise MeasurementError(f"trtexec failed. Its whole log: {log}")
+    assert not left.exists()
+    with open_folder() as living, open_folder() as other:
+        assert {*tmp_path.iterdir()} == {named, living, other}
+    assert log.read_text() == "a/b/build.log" and {*tmp_path.iterdir()} == {named}
 
 
 def test_nothing_stays_of_an_error_that_names_a_file_but_no_log() -> None:

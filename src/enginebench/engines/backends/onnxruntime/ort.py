@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnxruntime
@@ -22,7 +21,7 @@ from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile
-from enginebench.core.store import JsonObject, derive
+from enginebench.core.store import JsonObject, derive, open_temporary
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.engines import ort
 from enginebench.engines.backends.onnxruntime.entries import ORT
@@ -212,8 +211,8 @@ class OrtAsyncStreams:
 def record_events(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[JsonObject]:
     """The events that ONNX Runtime's profiler wrote about one run, and a few more, of a session of its own."""
     settings.enable_profiling = True
-    with TemporaryDirectory(prefix="enginebench-") as folder:
-        settings.profile_file_prefix = str(Path(folder) / "profile")
+    with open_temporary() as folder:
+        settings.profile_file_prefix = str(folder / "profile")
         session = open_watched(settings)
         start = time.perf_counter()
         session.run(None, dict(feeds))

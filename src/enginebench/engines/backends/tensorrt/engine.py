@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
 from enginebench.core.shapes import NAMELESS, fix_shapes, name_axes
+from enginebench.core.store import open_temporary
 from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.engines.proof import can_watch, prove_precision, watch_kernels
@@ -93,8 +93,8 @@ class WatchedPlanEngine(PlanEngine):
         """Profile the engine's layers; the profiler slows them down, so that they sum to more than a run."""
         if self._reader is None:
             raise MeasurementError("no reader for TensorRT's layers was handed in; open the engine through a run")
-        with TemporaryDirectory(prefix="enginebench-") as folder:
-            profile = self._reader.read_layers(*self._write_profile(Path(folder)))
+        with open_temporary() as folder:
+            profile = self._reader.read_layers(*self._write_profile(folder))
         return replace(profile, profiler=f"{self._library.title}'s layer profiler")
 
     def time_layers(self, runs: int) -> dict[str, float]:
@@ -124,8 +124,8 @@ class WatchedPlanEngine(PlanEngine):
         """
         if self._reader is None or not hasattr(self._library.trt, "EngineInspector"):
             return {}
-        with TemporaryDirectory(prefix="enginebench-") as folder:
-            shares = self._reader.read_precision(*self._write_profile(Path(folder))) or {}
+        with open_temporary() as folder:
+            shares = self._reader.read_precision(*self._write_profile(folder)) or {}
         if not shares.get(UNKNOWN) or not can_watch():
             return shares
         kernels = prove_precision(watch_kernels(self.run))

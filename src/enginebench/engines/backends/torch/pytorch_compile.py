@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -25,7 +24,7 @@ from enginebench.core.blame import find_line
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, list_causes
 from enginebench.core.protocols import ModuleLoader, RunCall
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.core.store import find_cache, write_atomic
+from enginebench.core.store import find_cache, open_temporary, write_atomic
 from enginebench.core.text import first_line
 from enginebench.engines.backends.torch.engine import (
     WatchedCudaTorchEngine,
@@ -95,8 +94,8 @@ def reach_by_plain_path(folder: Path) -> Iterator[Path]:
         yield folder
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="enginebench-") as path:
-        link = Path(path, "folder")
+    with open_temporary() as path:
+        link = path / "folder"
         link.symlink_to(folder.absolute(), target_is_directory=True)
         yield link
 
