@@ -14,7 +14,7 @@ from enginebench import Bench, UsageError
 from enginebench.core.records import Result
 from enginebench.models.task import load_digits
 from enginebench.pytest_plugin import Inconclusive, ModelAssertions, is_side
-from samples import make_machine
+from samples import make_machine, make_run
 from stored_run import write_run
 from two_sides import SAME, WRONG, disturb, make_drift, make_sides
 
@@ -81,6 +81,17 @@ def test_the_precision_that_ran_is_what_counts(assertions: ModelAssertions, tiny
     for fraction in (0, 1.5, float("nan")):
         with pytest.raises(ValueError, match="expected a fraction"):
             assertions.assert_precision(tiny_onnx, "int8", at_least=fraction)
+
+
+def test_exactly_the_fraction_that_is_expected_is_enough(
+    assertions: ModelAssertions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = make_run()
+    row = replace(document.rows[0], effective_precision={"int8": 0.75})
+    monkeypatch.setattr(assertions, "_check_outputs", lambda *arguments: (document, row))
+    assertions.assert_precision("m.onnx", "int8", at_least=0.75)
+    with pytest.raises(AssertionError, match="ort ran 75% of the time in int8; expected at least 76%"):
+        assertions.assert_precision("m.onnx", "int8", at_least=0.76)
 
 
 class Measured:

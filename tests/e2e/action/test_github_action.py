@@ -101,6 +101,7 @@ REFUSED = {
     "no such file": ({"model": "models/no.onnx"}, {}, "model: there is no file 'models/no.onnx' in "),
     "no such branch": ({"against": "nosuch"}, {}, "'nosuch' is neither a file nor a branch, tag or commit"),
     "a new model": ({"model": "new.onnx"}, {}, "'main' has no file 'new.onnx'"),
+    "a model elsewhere": ({"model": "../outside.onnx"}, {}, "model: '../outside.onnx' is not a path inside the repos"),
     "an option as a model": ({"model": "--allow-code=x"}, {}, "model: '--allow-code=x' begins with a hyphen"),
     "an option as a branch": ({"against": "--upload-pack=x"}, {}, "against: '--upload-pack=x' begins with a hyphen"),
     "two lines": ({"engine": "ort\nside=x"}, {}, r"engine: 'ort\nside=x' begins with a hyphen, or has"),
@@ -117,6 +118,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_installed(
 ) -> None:
     inputs, variables, message = REFUSED[case]
     make_scale(checkout / "new.onnx", 1)
+    make_scale(checkout.parent / "outside.onnx", 1)
     runner.variables |= variables
     assert runner.run("", **{**GIVEN, **inputs}) == 2
     assert message in runner.log and "secret" not in runner.log

@@ -9,11 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
+from enginebench.core.records import Gpu
 from enginebench.core.store import read_result
-from enginebench.report.site import PARQUET
+from enginebench.report.site import PARQUET, make_entry
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.site import write_site
 from processes import Cli
+from samples import make_machine, make_run
 from stored_run import EVIL, make_results, write_run
 
 
@@ -53,6 +55,25 @@ def test_a_site_has_every_run_its_samples_and_an_index(tmp_path: Path) -> None:
     assert table.num_rows == 10 and {"p50_low_ms", "outputs", "command", "raw", "processor"} <= {*table.column_names}
     card = (out / "README.md").read_text("utf-8")
     assert card.startswith("---\nconfigs:") and PARQUET in card
+
+
+@pytest.mark.parametrize(("device", "processor"), [("cpu", "Xeon"), ("cuda:0", "NVIDIA L4")])
+def test_a_line_of_the_index_has_the_figures_of_its_row(device: str, processor: str) -> None:
+    document = make_run(processes=6)
+    gpu = Gpu(index=0, name="NVIDIA L4", driver="", memory_bytes=0)
+    document = replace(document, machine=make_machine(gpus=(gpu,)))
+    row = replace(
+        next(row for row in document.rows if row.speedup and row.speedup.low != row.speedup.high),
+        device=device,
+        requested_precision="int8",
+    )
+    p50, speedup = row.p50_ms, row.speedup
+    assert p50 and speedup and row.p99_ms and row.precision != "int8"
+    line = make_entry(row, document, run="r", started_utc="2026-11-30", command="c", shapes="", raw="f.json").site
+    assert (line.p50_ms, line.p50_low_ms, line.p50_high_ms) == (p50.value, p50.low, p50.high)
+    assert (line.speedup, line.speedup_low, line.speedup_high) == (speedup.value, speedup.low, speedup.high)
+    assert (line.p99_ms, line.precision, line.requested_precision) == (row.p99_ms.value, row.precision, "int8")
+    assert (line.trials, line.samples, line.processor) == (6, row.n, processor) and row.n > 6
 
 
 def test_nothing_in_a_stored_run_is_markup_or_leads_out(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from enginebench.core.errors import UsageError
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import format_traffic, name_cells
+from enginebench.runs import traffic
 from enginebench.runs.traffic import LONGEST_LINE, MOST_CELLS, read_traffic, settle_traffic
 
 IDS = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
@@ -177,3 +178,12 @@ def test_a_length_that_most_requests_have_is_a_group_of_its_own(tmp_path: Path) 
     heaviest = max(cells, key=lambda cell: cell.weight)
     assert heaviest.shapes["ids"] == (1, 128) and heaviest.weight >= 0.9
     assert len(cells) >= 2
+
+
+def test_a_file_of_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "MOST_LINES", 3)
+    (tmp_path / "lengths.txt").write_text("16\n" * 3)
+    assert len(read_traffic(str(tmp_path / "lengths.txt"))) == 1
+    (tmp_path / "lengths.txt").write_text("16\n" * 4)
+    with pytest.raises(UsageError, match="more than 3 lines; give a sample of them"):
+        read_traffic(str(tmp_path / "lengths.txt"))

@@ -1,9 +1,12 @@
 """What a user needs of a configuration, read from an option, and why a figure does not meet it."""
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.stats.needs import explain_excess, format_figure, read_needs
+from enginebench.core.records import Measurement, MemoryPhases, Result
+from enginebench.stats.needs import explain_excess, find_costs, find_memory, format_figure, read_needs
+from samples import make_result
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,27 @@ def test_an_excess_names_figure_and_limit() -> None:
 )
 def test_figures_have_a_unit_that_fits(name: str, value: float, text: str) -> None:
     assert format_figure(name, value) == text
+
+
+def change_trials(*changes: dict[str, object]) -> Result:
+    """A configuration with a trial for each of these changes."""
+    result = make_result(processes=len(changes))
+    trials: list[Measurement] = [replace(m, **one) for m, one in zip(result.measurements, changes, strict=True)]
+    return replace(result, measurements=tuple(trials))
+
+
+def test_memory_is_the_most_of_any_trial() -> None:
+    first, second = (MemoryPhases(load_bytes=load, steady_bytes=900) for load in (700, 500))
+    result = change_trials(
+        {"peak_memory_bytes": 900, "memory": first},
+        {"peak_memory_bytes": 800, "memory": second},
+        {"peak_memory_bytes": None, "memory": None},
+    )
+    assert find_costs(result)["memory"] == 900
+    assert find_memory(result) == {"load": 700, "steady": 900}
+
+
+def test_a_first_output_without_one_of_its_parts_is_not_known() -> None:
+    parts = {"import_s": 0.5, "load_s": 0.25, "first_run_s": 0.125}
+    assert find_costs(change_trials(parts, parts))["first-output"] == 0.875
+    assert find_costs(change_trials(parts | {"import_s": None}))["first-output"] is None

@@ -38,7 +38,8 @@ class Chain:
 
     def _run(self, places: Any, wanted: Any, values: Any, wrong: Collection[str]) -> dict[str, Any]:
         known = dict(values)
-        for step in (self.steps[i] for i in sorted(places)):
+        makers = (i for i, step in enumerate(self.steps) if step.outputs[0] in wanted)  # computed, as in a cut
+        for step in (self.steps[i] for i in sorted({*places, *makers})):
             known[step.outputs[0]] = sum(known[name] for name in step.inputs) + 1 + (step.name in wrong)
         return {name: known[name] for name in wanted}
 
@@ -179,8 +180,14 @@ def test_what_hides_a_fault_is_not_sought_without_end() -> None:
 
 def test_a_step_that_draws_is_given_what_the_reference_drew() -> None:
     """It is never right; what is behind it is found all the same, and nothing where there is no other fault."""
-    for single, wrong in ((["s5"], None), (["s5", "s9"], (9,))):
-        program = make_chain(20, single=single)
+    steps = [*make_chain(20).steps]
+    steps[-1] = replace(steps[-1], inputs=("s18", "s5"))  # so that it passes the cuts between
+    for faults, wrong in (
+        ({"single": ["s5"]}, None),
+        ({"single": ["s5", "s9"]}, (9,)),
+        ({"single": ["s5"], "fusions": [["s8", "s9"]]}, (8, 9)),  # no single tensor shows it
+    ):
+        program = Chain(steps, **faults)
         program.drawing = (5,)
         fault = search(program)[1]
         assert (fault and fault.indices) == wrong

@@ -42,6 +42,15 @@ def test_a_candidate_that_may_still_be_faster_by_more_than_the_margin_stays() ->
     assert "best" in race.alive
 
 
+def test_an_equal_that_cannot_be_worth_more_drops_out_and_says_so() -> None:
+    race = Race(["a", "b"], looks=(4,))
+    for a, b in ((1.0, 1.002), (1.002, 1.0), (1.0, 1.001), (1.001, 1.003)):
+        race.add_round({"a": a, "b": b})
+    (drop,) = race.drops
+    assert race.alive == ["a"] and drop.ratio is not None and drop.ratio.high is not None and drop.ratio.high > 1
+    assert drop.reason.startswith(f"not faster than the leader by more than {MARGIN:.1%}: ")
+
+
 def test_a_race_ends_after_the_last_look_however_many_are_left() -> None:
     race = run_race(Race(["a", "b"]), {"a": 1.0, "b": 1.0}, sd=0.5)
     assert race.rounds == LOOKS[-1] and race.over
@@ -122,6 +131,16 @@ def test_looking_twice_names_a_challenger_at_the_margin_as_rarely_as_the_level_a
     pairs = ((Final("new", ["a"], length=10), seed) for seed in range(300))
     finals = [run_final(final, {"new": 1.0, "a": 1 + MARGIN}, sd=0.02, seed=seed) for final, seed in pairs]
     assert sum(final.beaten for final in finals) <= 0.04 * len(finals)
+
+
+def test_a_final_that_may_still_have_a_winner_goes_on_at_most_three_times_as_long() -> None:
+    final = Final("new", ["a"], length=6)
+    costs = [1.2, 0.9, 1.2, 0.9, 1.2, 0.9]  # of the default: ahead by 4 % on average, and not shown
+    for cost in costs * 3:
+        if final.over:
+            break
+        final.add_round({"new": 1.0, "a": cost})
+    assert 6 < final.rounds <= 18 and final.over
 
 
 def test_a_challenger_that_fails_in_the_final_has_not_won() -> None:
