@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,14 @@ def test_no_python_stands_between_loop_and_session(onnx_artifact: Artifact) -> N
         assert type(run).__module__ == "functools"
         assert type(run.func).__name__ in ("builtin_function_or_method", "method")
         assert not hasattr(run.func, "__code__")
+
+
+def test_a_profile_with_control_characters_is_read(tmp_path: Path) -> None:
+    """As ONNX Runtime up to 1.23, the last for Python 3.10, writes it; later versions escape them."""
+    (tmp_path / "profile.json").write_text('[{"cat": "Node", "name": "tab\tand bell\a"}]')
+    session = SimpleNamespace(run=lambda *_: None, end_profiling=lambda: str(tmp_path / "profile.json"))
+    events = ort.record_events(lambda settings: session, SimpleNamespace(), {})
+    assert events == [{"cat": "Node", "name": "tab\tand bell\a"}]
 
 
 def test_an_empty_call_reaches_the_extension(load_engine: Any) -> None:

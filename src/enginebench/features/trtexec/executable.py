@@ -42,6 +42,11 @@ def _read_span(text: str) -> tuple[Version, Version | None]:
 FLAGS = {flag: _read_span(span) for span, flags in _TABLE["known"].items() for flag in flags}
 
 
+def is_known(flag: str) -> bool:
+    """Whether any version whose options were read has an option, named without hyphens."""
+    return flag in FLAGS or flag in OTHERS
+
+
 class Trtexec(Struct, frozen=True, kw_only=True):
     """One trtexec: its version, and where there is an executable, the options that its help lists."""
 

@@ -17,7 +17,7 @@ from enginebench.core.text import count_of
 from enginebench.engines.abilities import Change, ChangedPart
 from enginebench.engines.backends.tensorrt.settings import SEPARATOR, split_argv
 from enginebench.features.trtexec.command import CREATORS, OWN_OPTIONS, WEAK_FLAGS
-from enginebench.features.trtexec.executable import INSTEAD, Trtexec
+from enginebench.features.trtexec.executable import INSTEAD, NEWEST, Trtexec, is_known
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -119,7 +119,10 @@ def adapt_argument(tool: Trtexec, argument: str) -> tuple[str | None, str | None
         return became, f"becomes {became}"
     if name in INSTEAD:
         return None, f"leave it out. Instead: {INSTEAD[name]}"
-    return argument, None  # of no version, or of a later one: what composes the command decides
+    if not is_known(name):
+        newest = ".".join(map(str, NEWEST[:2]))
+        return argument, f"stays, unchecked: no version up to {newest} has it; see whether `trtexec --help` lists it"
+    return argument, None  # of a later version: what composes the command decides
 
 
 def list_plugin_changes(libraries: Sequence[str]) -> Iterator[Change]:

@@ -96,6 +96,15 @@ def test_what_stays_is_not_a_change(graph: Artifact) -> None:
     assert changes == ()
 
 
+def test_an_option_that_no_version_has_is_named_and_stays(graph: Artifact) -> None:
+    """A version later than those that were read may have it; one that was read refuses it where it is composed."""
+    spec, (change,) = adapt(graph, "--useTelepathy=2")
+    assert shlex.split(spec.options["extra"]) == ["--useTelepathy=2"]
+    assert (change.part, change.item) == ("command", "--useTelepathy=2") and "unchecked" in change.change
+    with pytest.raises(UsageError, match="does not know --useTelepathy"):
+        TrtexecBackend().compose_build(graph, "m.plan", spec, NEW)
+
+
 def test_values_become_what_eleven_takes(graph: Artifact) -> None:
     spec, changes = adapt(graph, *(f"--{name}={VALUES[name]}" for name in ("inputIOFormats", "workspace")))
     assert shlex.split(spec.options["extra"]) == ["--inputIOFormats=chw,chw4", "--memPoolSize=workspace:512"]

@@ -218,7 +218,8 @@ def record_events(open_watched: Callable[[Any], Any], settings: Any, feeds: Feed
         session.run(None, dict(feeds))
         for _ in range(count_watched_runs(time.perf_counter() - start)):
             session.run(None, dict(feeds))
-        events: list[JsonObject] = json.loads(Path(session.end_profiling()).read_bytes())
+        # Versions up to 1.23 write control characters of names as they are.
+        events: list[JsonObject] = json.loads(Path(session.end_profiling()).read_bytes(), strict=False)
     return events
 
 
