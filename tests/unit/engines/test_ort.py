@@ -88,7 +88,9 @@ def test_weight_only_int8_is_proved_by_its_kernel(tmp_path: Path, opt: str, shar
     assert make_checked_session_options(replace(SPEC, options=options)).get_session_config_entry(level) == "4"
     engine = OrtBackend().load(artifact, replace(SPEC, precision="int8", recipe="w8", options=options))
     engine.bind({"input": np.zeros((1, 64), np.float32)})
-    assert (engine.effective_precision().get("int8", 0) > 0) == share
+    # 1.23, the last for Python 3.10, computes it in FP32, and that is what is said of it.
+    has_kernel = onnxruntime.__version__ >= "1.24"
+    assert (engine.effective_precision().get("int8", 0) > 0) == (share and has_kernel)
 
 
 def test_threads_and_optimisation_are_set() -> None:
@@ -262,7 +264,7 @@ def test_no_optimizer_is_left_when_all_are_left_out(tmp_path: Path, capfd: pytes
     left = set(re.findall(r"GraphTransformer (\w+)", capfd.readouterr().err))
     # These run whatever is left out.
     always = {"CastFloat16Transformer", "EnsureUniqueDQForNodeUnit", "RemoveDuplicateCastTransformer"}
-    always |= {"FreeDimensionOverrideTransformer", "MemcpyTransformer"}
+    always |= {"FreeDimensionOverrideTransformer", "MemcpyTransformer", "RocmBlasAltImpl"}  # the last up to 1.23
     assert always & left and {name for name in left if "RuleBased" not in name} <= always
     assert len(spell_optimizers("+".join(OPTIMIZERS))) <= 4096  # more is refused by ONNX Runtime 1.23
 

@@ -196,7 +196,7 @@ def test_the_loop_keeps_no_memory() -> None:
 
     measure(script=[1000] * 2000, warmup=500, iters=1497, on_run=count)
     timed = counts[600:1990]  # one chunk, and the arrays made before it
-    assert max(timed) - min(timed) <= 2  # the integers of the turn itself
+    assert max(timed) - min(timed) < 10  # the integers of the turn itself, on 3.10 also frames; not one in each call
 
 
 @pytest.mark.parametrize(
