@@ -180,6 +180,7 @@ def test_contradictions_are_refused(changes: dict[str, Any], message: str) -> No
 
 def test_engines_that_cannot_run_are_left_out_and_alone_they_are_an_error() -> None:
     """Of a graph PyTorch is none, as in `run`; that is told where it was named, and where nobody runs the precision."""
+    pytest.importorskip("torch")
     machine = describe_machine()
     graph = Artifact(kind="onnx", model="m", path="m.onnx", sha256="", files=(), inputs=(), outputs=())
     engines = (("pytorch", {}), ("ort", {}), ("tensorrt", {}))

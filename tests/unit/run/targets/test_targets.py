@@ -144,6 +144,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[SourceJob]:
 
 
 def test_an_engine_of_cpus_is_refused_on_a_gpu_before_anything_is_opened(fakes: None) -> None:
+    pytest.importorskip("torch")
     request = SideRequest(device="cuda:0", source=ModelSource(model=""))
     with pytest.raises(BackendUnavailable, match="engine ort runs on cpu, not on cuda:0"):
         parse_sides_ahead(["ort@digits-mlp"], request)
