@@ -219,6 +219,7 @@ REFUSALS = [
     ("run mlp.onnx --engines ort --traffic batch=1:0", 2, "--traffic 'batch=1'...0.0...above 0"),
     ("run mlp.onnx --engines ort --traffic batch=1,batch=x", 2, "--traffic 'batch=x'...batch=N"),
     ("run mlp.onnx --engines ort --traffic nosuch.txt", 2, "--traffic 'nosuch.txt'...batch=1:0.7"),
+    ("run mlp.onnx --engines ort:pad=many --traffic batch=1,batch=8", 2, "pad='many'...a multiple...largest"),
     ("run mlp.onnx --engines ort --traffic batch=1 --batch 8", 2, "--batch...--traffic"),
     ("run mlp.onnx --engines ort --traffic batch=1 --input-shape input:8x64", 2, "--input-shape...--traffic"),
     ("run mlp.onnx --engines ort --traffic batch=1 --scope pipelined", 2, "pipelined"),
