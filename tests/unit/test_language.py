@@ -2,8 +2,10 @@
 
 import ast
 import inspect
+import io
 import re
 import shlex
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +138,28 @@ def test_names_have_no_word_of_the_former_vocabulary() -> None:
 def test_docstrings_begin_with_the_result_or_what_is_done() -> None:
     openings = [f"{path.name}: {text.splitlines()[0]}" for path in SOURCES for text in find_docstrings(path) if text]
     assert [text for text in openings if CLAUSE.match(text.partition(": ")[2])] == []
+
+
+# Of the words that users do not read any more, those that no docstring or comment needs in another sense.
+FORMER_PROSE = re.compile(
+    r"\b(answers?|answered|caveats?|doubts?|in turns|packed weights|repetitions?|seam|stand-ins?|strangers?|told|"
+    r"whoever)\b",
+    re.IGNORECASE,
+)
+
+
+def find_prose(text: str) -> Iterator[str]:
+    """The lines of docstrings and comments."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or token.string.startswith('"""'):
+            yield from token.string.splitlines()
+
+
+def test_docstrings_and_comments_have_the_words_that_users_read() -> None:
+    texts = {path: path.read_text("utf-8") for path in OWN}
+    suspects = {path: text for path, text in texts.items() if FORMER_PROSE.search(text)}
+    prose = [f"{path.name}: {line.strip()}" for path, text in suspects.items() for line in find_prose(text)]
+    assert [line for line in prose if FORMER_PROSE.search(line)] == []
 
 
 def test_one_spelling_in_code_and_pages() -> None:

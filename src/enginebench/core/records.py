@@ -569,7 +569,7 @@ class LayerTime(Struct, frozen=True, kw_only=True):
     kind: str | None = None  # operator type, as the runtime calls it
     median_ns: float | None = None
     onnx_nodes: tuple[str, ...] = ()  # that it stands for: as the runtime itself says, then as it was joined
-    kernels: tuple[str, ...] = ()  # of a GPU that did its work, longest first, where they are told apart
+    kernels: tuple[str, ...] = ()  # of a GPU that did its work, longest first, where they have names
     tactic: str | None = None  # of a plan: the implementation that its builder chose
     bound: Bound | None = None  # None where no peaks are known, or nothing that it does must be done
 

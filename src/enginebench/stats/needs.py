@@ -14,7 +14,7 @@ class Need(Struct, frozen=True):
     """One figure of a configuration that `--need` limits."""
 
     unit: str  # in which limits and figures are kept: "bytes" or "s"
-    words: str  # how a figure is told, with its place
+    words: str  # a message about a figure, which takes the place of {}
     missing: str  # what was not measured, where there is no figure
 
 

@@ -95,7 +95,7 @@ def deliver(run: PathLike, out: Out, **options: Unpack[DeliverOptions]) -> Deliv
     Raises:
         UsageError: there is no such row, none is recommended, it cannot be delivered, its outputs are changed, or `out`
             holds something.
-        ArtifactError: the row's files are gone or were changed, or the bundle does not answer like the row.
+        ArtifactError: the row's files are gone or were changed, or the bundle's outputs are others.
     """
     forms = tuple(split_texts(options["forms"]))
     with open_progress(options["progress"]) as reporter:

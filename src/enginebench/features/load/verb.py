@@ -116,7 +116,7 @@ def load(target: Model, engine: Engine = None, **options: Unpack[LoadOptions]) -
     Raises:
         UsageError: a value or a combination that cannot be.
         DependencyError: no engine can run here.
-        MeasurementError: nothing was answered.
+        MeasurementError: no request had a response.
         KeyboardInterrupt: what was measured is kept in `out`.
     """
     root = common.choose_root(options["out"], f"load-{common.name_model(target)}")

@@ -12,7 +12,7 @@ from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.judging import measure_ratio
 from enginebench.stats.metrics.metric import Floats
 
-# Operators that hand their input on in another type: the same tensor for whoever compares two precisions.
+# Operators that hand their input on in another type: the same tensor where two precisions are compared.
 SAME = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "Identity"})
 # Operators whose inputs one exporter writes in another order than the next.
 COMMUTES = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})

@@ -1,4 +1,4 @@
-"""The price of a way around: its time over that of the faulty engine, in turns in one process."""
+"""The price of a way around: its time over that of the faulty engine, interleaved in one process."""
 
 import math
 import time

@@ -68,7 +68,7 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> "SweepDo
 
     Raises:
         UsageError: the file asks for what cannot be, or the store holds another sweep.
-        DependencyError: Ray, or what the store needs, is missing; or no cluster answers.
+        DependencyError: Ray, or what the store needs, is missing; or no cluster can be reached.
     """
     from enginebench.features.sweep.spec import read_spec
 

@@ -168,7 +168,7 @@ class Expectations:
         return least
 
     def _find_engine(self, setting: Setting) -> dict[tuple[str, bool], KnownTime]:
-        """Return (model, combined) -> its time; FP16 stands in for BF16 where that was not measured, and the
+        """Return (model, combined) -> its time; FP16 is taken for BF16 where that was not measured, and the
         reverse."""
         alike = SHORT if setting.precision in SHORT else (setting.precision,)
         mine = [one for one in self._observations if one.engine == setting.engine and one.precision in alike]

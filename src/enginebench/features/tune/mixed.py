@@ -66,7 +66,7 @@ class MixedDocument(Struct, frozen=True, kw_only=True):
 
 
 def choose_counts(groups: int, kept: Mapping[int, bool]) -> list[int]:
-    """Choose how many of the worst groups stay in FP32 in the next graphs; none if the answer is settled.
+    """Choose how many of the worst groups stay in FP32 in the next graphs; none if they are settled.
 
     `kept`: number of groups in FP32 -> whether that graph kept the limits; 8 bits throughout did not.
     """

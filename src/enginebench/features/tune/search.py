@@ -93,8 +93,10 @@ class Search:
         self._finish()
 
     def _propose(self) -> Generation:
-        """Return known combinations and the defaults; then proposals in turns; a proposer with nothing left is
-        removed."""
+        """Return known combinations and the defaults; then the proposals of one proposer after another.
+
+        A proposer with nothing left is removed.
+        """
         if not self.record.generations:
             return Generation(settings=tuple(self._first), first_round=0)
         while self._proposers:

@@ -196,7 +196,7 @@ def _is_varied(example: torch.Tensor) -> bool:
 
 
 def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple[float, float] | None:
-    """(lowest, highest) of the values that may stand in for the example's; None: any that are usual for the type.
+    """(lowest, highest) of the values that may replace the example's; None: any that are usual for the type.
 
     A constant beside inputs that vary is meant: a full mask, a sampling rate. An example that is all zeros, alone, says
     its shape only. What looks up a table stays within it.

@@ -29,7 +29,7 @@ NOT_SCRIPTED = "give the nn.Module that it was made from, or a .pt2 file of torc
 
 
 class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
-    """The user's module with its tensors in a row: one argument each, and one tensor or a tuple of them as the answer.
+    """The user's module with its tensors in a row: one argument each, and one tensor or a tuple of them as the output.
 
     Args:
         call: how it wants to be called, `HOLE` in place of each tensor; None: with the tensors as they come.

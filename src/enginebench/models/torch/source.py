@@ -309,7 +309,7 @@ def _choose_examples(
         if any(tensor.shape[:1] == (length,) for tensor in outputs):
             return attempt, "fixed"
         return attempt, "open" if same else "whole"
-    return examples, "whole"  # whoever describes the outputs says what is wrong
+    return examples, "whole"  # the error follows when the outputs are described
 
 
 def _holds_batch(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:

@@ -76,7 +76,7 @@ def explain_other_build(error: BaseException) -> str:
         f". torchvision {own} is of another build than PyTorch {torch.__version__}, so its operators do not load: "
         f"install torchvision of the build {build}, from where this PyTorch was installed"
     )
-    if NOT_LOADED in causes:  # not one of those that have a stand-in
+    if NOT_LOADED in causes:  # not one of those that are replaced
         return cure
     return (
         f"{cure}. Or import torchvision at the top of the factory's file: EngineBench then puts operators of its own "

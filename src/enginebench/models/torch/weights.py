@@ -151,7 +151,7 @@ def reset_parameters(module: nn.Module, seed: int) -> None:
 def draw_zeros(module: nn.Module, seed: int) -> int:
     """Draw the weights that begin as zeros, such as the heads of vision transformers; return their number.
 
-    Behind a head of zeros every answer is zero, and engines agree whatever they computed before it.
+    Behind a head of zeros every output is zero, and engines agree whatever they computed before it.
     """
     trained = [p for p in module.parameters() if p.requires_grad and p.ndim > 1 and p.numel()]
     zeros = [p for p in trained if not p.any()]

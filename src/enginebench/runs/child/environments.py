@@ -214,7 +214,7 @@ def _probe(name: str, environment: str) -> Availability:
 
 
 def list_versions(environment: PythonEnvironment) -> dict[str, str]:
-    """Version of every package of an environment that can change a number or an answer, and of its python."""
+    """Version of every package of an environment that can change a time or an output, and of its python."""
     from enginebench.measure.machine import PACKAGES
 
     versions = {name: environment.packages[name.lower()] for name in PACKAGES if name.lower() in environment.packages}

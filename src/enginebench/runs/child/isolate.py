@@ -85,7 +85,7 @@ def find_variables(job: Job[Any]) -> dict[str, str]:
 class Child:
     """A fresh process that waits for one job. At the end of the `with` block it is gone, and all that it started.
 
-    Its pipes are read until there is an answer, a death, or no time left.
+    Its pipes are read until there is a response, a death, or no time left.
 
     Args:
         environment: its Python packages; None: this one.

@@ -1,4 +1,4 @@
-"""The file of `--targets`: the right answer of every sample, by its place or by its name."""
+"""The file of `--targets`: the target of every sample, by its index or its name."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ NAME_COLUMNS = ("file", "name", "sample", "image")
 
 
 def read_targets(path: Path) -> Targets:
-    """The right answers, in the order of the file.
+    """Return the targets, in the order of the file.
 
     An .npy file has one array; an .npz one, or several by name; a .json a list, an object by sample, or
     {"targets": ..., "vocabulary": [...], "blank": 0}; a .csv a column of targets, and one of file names if it has two;

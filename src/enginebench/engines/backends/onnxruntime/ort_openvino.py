@@ -117,7 +117,7 @@ class OrtOpenvinoEngine(ProviderEngine):
 
     @property
     def threads(self) -> int:
-        """Threads of OpenVINO, as the session's provider was told."""
+        """The threads that the session's provider gives OpenVINO."""
         _ = self.session  # refuses a closed engine
         return int(self._spec.threads)
 

@@ -92,8 +92,8 @@ class WatchedTorchEngine(Generated, TorchEngine):
     def effective_precision(self) -> dict[str, float]:
         """Shares of operator time by precision, from PyTorch's profiler and its settings as they are after the run.
 
-        "unknown" is the time inside a compiled graph for which no operator answers: generated kernels leave no types
-        in the record. Where no kernel of eight bits answers either, generated code computed all of it in floats.
+        "unknown" is the time inside a compiled graph that belongs to no operator: generated kernels leave no types
+        in the record. Where there is no kernel of eight bits either, generated code computed all of it in floats.
         """
         shares = prove_precision(self._watch())
         if self._dequantizes and "int8" not in shares and UNKNOWN in shares:
@@ -194,8 +194,9 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
         return prove_precision(self._watch())
 
     def profile_layers(self) -> LayerProfile:
-        """Modules as layers, from the kernels of the same record as the proof of precision; kernels where it cannot
-        be told which module launched them.
+        """Profile modules as layers, by the kernels in the record that also verifies the precision.
+
+        Where the record does not show which module launched them, kernels are the layers.
         """
         runs = self._watch()
         if self._generated is None:

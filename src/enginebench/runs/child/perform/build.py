@@ -82,7 +82,7 @@ def compare_with_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: 
 def _ask_plan(
     backend: Backend, plan: Artifact, graph: Artifact, spec: EngineSpec
 ) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
-    """(seeded arrays for each call, in the shapes that the plan is tuned for; its answers)."""
+    """(seeded arrays for each call, in the shapes that the plan is tuned for; its outputs)."""
     tuned = backend.run_at_best(plan, spec) if isinstance(backend, TunedShapes) else spec
 
     def draw(inputs: tuple[TensorSpec, ...]) -> list[dict[str, Array]]:
