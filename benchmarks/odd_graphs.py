@@ -963,6 +963,8 @@ def judge(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
         said, wanted = found.get(engine, "no row"), expected[engine]
         if wanted == "changed" and said in ("same", "within_limits"):
             wrong.append(f"{engine}: a difference is not named")
+        if wanted == "changed" and said.startswith("not judged"):
+            wrong.append(f"{engine}: a difference is not judged")
         if wanted == "same" and said == "changed":
             wrong.append(f"{engine}: named without a difference")
     return wrong
