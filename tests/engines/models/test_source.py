@@ -182,8 +182,9 @@ def test_statistics_are_those_of_the_inputs_and_weights_that_begin_as_zeros_are_
         module[0].weight.copy_(3 * torch.eye(4))
         module[0].bias.fill_(2)
     assert calibrate_batch_norm(module, [torch.zeros(1, 4)], seed=0) == 1
-    # 64 standard normal draws: the mean of 3x + 2 lies within 5 standard errors (3 / 8), the variance near 9.
-    assert torch.allclose(layer.running_mean, torch.tensor(2.0), atol=5 * 3 / 8)
+    assert layer.num_batches_tracked == 4, "more change little, and are most of the time that a model takes to load"
+    # 32 standard normal draws: the mean of 3x + 2 lies within 5 standard errors (3 / sqrt(32)), the variance near 9.
+    assert torch.allclose(layer.running_mean, torch.tensor(2.0), atol=5 * 3 / 32**0.5)
     assert torch.all((layer.running_var > 3) & (layer.running_var < 20))
     assert (layer.momentum, layer.training, module[2].training) == (0.1, False, False)
     assert calibrate_batch_norm(nn.Linear(2, 2), [torch.zeros(1, 2)], seed=0) == 0
