@@ -130,10 +130,11 @@ def examples_of_shapes(
         if any(axis < 1 for axis in shape):
             raise UsageError(f"--input-shape {name}:{'x'.join(map(str, shape))} has an axis below 1")
     names = name_inputs(module, len(examples) or len(shapes))
-    if unknown := [name for name in shapes if name not in names]:
+    names_known = set(names) if examples or len(shapes) > 1 else set(shapes)
+    if unknown := [name for name in shapes if name not in names_known]:
         raise UsageError(f"--input-shape names {', '.join(unknown)}; the inputs are {', '.join(names)}")
     if not examples:
-        return tuple(torch.zeros(shapes[name]) for name in names)
+        return tuple(torch.zeros(shapes[name]) for name in (names if len(shapes) > 1 else shapes))
     return tuple(
         _repeat_values(example, shapes[name]) if name in shapes else example
         for name, example in zip(names, examples, strict=True)
