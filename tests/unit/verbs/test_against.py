@@ -24,12 +24,25 @@ GATED = ("--warmup", "2", "--iters", "50", "--processes", "6", "--gate")
     ("fields", "why"),
     [
         ({"given": "z"}, "input 'z' is missing from"),
+        ({"shape": "n, 8"}, "input 'x' has shape"),
+        ({"shape": "n, 4, 1"}, "input 'x' has shape"),
+        ({"dtype": "double"}, "input 'x' has dtype float32 against float64"),
+    ],
+)
+def test_sides_with_other_inputs_are_refused_before_anything_is_measured(
+    cli: Cli, tmp_path: Path, fields: dict[str, Any], why: str
+) -> None:
+    target, other = make_scale(tmp_path / "a.onnx", 1), make_scale(tmp_path / "b.onnx", 1, **fields)
+    refused = cli("bench", target, "--engine", "ort", "--against", f"ort@{other}", code=5)
+    assert "the sides cannot be compared: " in refused.stderr and why in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
         ({"answer": "w"}, "output 'w' is missing from"),
-        ({"shape": "n, 8"}, "input 'x' has shape [1, 8] against [1, 4]"),
-        ({"shape": "n, 4, 1"}, "input 'x' has shape [1, 4, 1] against [1, 4]"),
         # An open axis is fed with a length of its own.
         ({"shape": "n, m"}, "input 'x' has shape [1, 16000] against [1, 4]"),
-        ({"dtype": "double"}, "input 'x' has dtype float64 against float32"),
     ],
 )
 def test_what_cannot_be_compared_says_why(cli: Cli, tmp_path: Path, fields: dict[str, Any], why: str) -> None:
