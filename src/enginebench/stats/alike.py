@@ -83,7 +83,8 @@ def assess_outputs(
     """Return (verdict on the outputs of a configuration, its reason).
 
     With made-up weights or inputs a lower precision is `not_judged`: its cost shows on real ones only. Outputs that
-    break even the limits of 8 bits are `changed` there, too: no rounding explains them.
+    break even the limits of 8 bits are `changed` there, too: no rounding explains them. A graph that was given in a
+    lower precision costs nothing more, and is judged on any inputs.
 
     Args:
         requested: the precisions of all configurations of the run, which decide how much noise is gross.
@@ -92,6 +93,8 @@ def assess_outputs(
     own = "".join(f": the model itself is {a.precision}" for a in result.artifacts[:1] if a.precision not in _USUAL)
     whys = list_invented(result)
     random = f"random {' and '.join(whys)}" if whys else ""
+    if whys and drift is not None and _is_rounded_alike(result, drift):
+        whys, own = [], f"{own}, with {random}"
     broken = drift is not None and any(output.nonfinite for output in drift.outputs)
     if not broken and do_outputs_vary(result, drift.reference if drift else result.id):
         return "not_judged", VARIES
@@ -116,6 +119,12 @@ def assess_outputs(
     if any(warning.code == "constant_answers" for warning in list_sample_warnings(drift)):
         return "not_judged", "the model gives the same output for every input"
     return ("within_limits", own.removeprefix(": ")) if shortened else ("same", random and f"with {random}")
+
+
+def _is_rounded_alike(result: Result, drift: Drift) -> bool:
+    """Whether the outputs were compared with those of the same graph, whose own precision is lower than FP32."""
+    precisions = {artifact.precision for artifact in result.artifacts}
+    return drift.reference_kind != "configuration" and len(precisions) == 1 and not precisions & {*_USUAL}
 
 
 def do_outputs_vary(result: Result, reference: str) -> bool:

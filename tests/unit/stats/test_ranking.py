@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.records import Result, ResultWarning
+from enginebench.core.records import Artifact, Result, ResultWarning
 from enginebench.core.warnings import make_warning
+from enginebench.stats.alike import assess_outputs
 from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import default_limits, measure_drift
@@ -136,6 +137,21 @@ def test_noise_of_random_weights_is_judged_alike_for_all_reduced_precisions() ->
     assert rank_results([base, bf16]).assessments[1].outputs == "changed"
     found = rank_results([base, bf16, int8]).assessments[1]
     assert found.outputs == "not_judged" and [c.code for c in found.result.warnings] == ["random_weights"]
+
+
+def test_a_graph_that_is_itself_in_eight_bits_is_judged_on_made_up_inputs() -> None:
+    """Its reference is the same graph as written: made-up inputs cost neither side anything."""
+    random = ResultWarning(code="random_inputs", message="the inputs are random")
+    source = Artifact(kind="onnx", model="m.onnx", path="m.onnx", sha256="0" * 64, files=(), inputs=(), outputs=())
+    for decibels, expected in ((10, "within_limits"), (5, "changed")):
+        engine = make_noisy("openvino", "int8", decibels)
+        assert engine.drift is not None
+        drift = replace(engine.drift, reference_kind="ort_unoptimized")
+        given = replace(engine, drift=drift, artifacts=(replace(source, precision="int8"),), warnings=(random,))
+        verdict, why = assess_outputs(given, is_reference=False)
+        assert verdict == expected, why
+    converted = replace(given, drift=replace(drift, passed=True), artifacts=(source, *given.artifacts))
+    assert assess_outputs(converted, is_reference=False)[0] == "not_judged"
 
 
 def test_quality_is_of_one_kind_for_all_configurations() -> None:
