@@ -23,4 +23,4 @@ def check_refused_at_once(call: Callable[[], object], message: str) -> None:
         asking.join(timeout=120)
         assert not asking.is_alive(), "it waits for the device"
     (error,) = refused
-    assert isinstance(error, EngineBenchError) and message in str(error)
+    assert isinstance(error, EngineBenchError) and message in str(error), repr(error)
