@@ -121,6 +121,26 @@ def test_nothing_survives_the_parent_however_it_dies(tmp_path: Path, number: sig
     assert wait_for_end(family), [p.cmdline() for p in family if p.is_running()]
 
 
+def test_what_is_written_behind_a_job_does_not_kill_its_child(tmp_path: Path) -> None:
+    """Nor what was written with it: the signal of a write may come after its data were read."""
+    job = make_job(tmp_path, fault="hang")
+    with Child() as child:
+        child.start(job, timeout_s=60)
+        deadline = time.monotonic() + 30
+        while not watches_a_pipe(child.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert watches_a_pipe(child.pid)
+        child.ask_to_preload(PreloadJob(engine=job.engine, out_dir=job.out_dir, kind="onnx"))
+        time.sleep(0.2)  # a signal takes less
+        assert child.alive
+
+
+def watches_a_pipe(pid: int) -> bool:
+    """Whether the kernel signals a process about one of its files."""
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/fdinfo").iterdir()]
+    return any(int(line.split()[1], 8) & os.O_ASYNC for text in texts for line in text.splitlines() if "flags" in line)
+
+
 HANGING_PARENT = """
 import msgspec, sys
 from enginebench.runs.child.isolate import run_child

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from enginebench.core.errors import ChildFailed, EngineBenchError
-from enginebench.runs.child.across import RESULT_FD, TURN_FD, describe_error, kill_without_writer
+from enginebench.runs.child.across import PARENT_FD, RESULT_FD, TURN_FD, describe_error, kill_without_writer
 from enginebench.runs.child.jobs import (
     ErrorResponse,
     FinalResponse,
@@ -47,9 +47,8 @@ def main() -> NoReturn:
     gc.set_threshold(GC_THRESHOLD, 50, 50)
     fd = int(os.environ[RESULT_FD])
     job = wait_for_job(fd)
-    parent = os.dup(sys.stdin.fileno())
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())  # the user's code that asks gets no reply, at once
-    follow_parent(parent)
+    follow_parent(int(os.environ[PARENT_FD]))
     try:
         response = job.perform(lambda text: send(fd, Note(text=text)), partial(keep, fd))
         message: FinalResponse[Any] | ErrorResponse = FinalResponse(response=response)
@@ -122,18 +121,18 @@ def send(fd: int, message: Message[Any]) -> None:
         data = data[os.write(fd, data) :]
 
 
-def follow_parent(stdin_fd: int) -> None:
-    """End this process and all that it starts when the parent ends; for once the job is read: data kills, too."""
+def follow_parent(parent_fd: int) -> None:
+    """End this process and all that it starts when the parent ends, and with it the writer of this pipe."""
     if os.getpgrp() != os.getpid():
         return  # started by hand, not by `run_child`: there is no group of our own to end
     if sys.platform == "linux":
-        kill_without_writer(stdin_fd, os.getpgrp())
-        if select.select([stdin_fd], [], [], 0)[0]:  # the parent died before this was set up
+        kill_without_writer(parent_fd, os.getpgrp())
+        if select.select([parent_fd], [], [], 0)[0]:  # the parent died before this was set up
             os.killpg(0, signal.SIGKILL)
     else:
 
         def wait_for_end() -> None:
-            while os.read(stdin_fd, 1):
+            while os.read(parent_fd, 1):
                 pass
             os.killpg(0, signal.SIGKILL)
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed, EngineBenchError, TimedOut
 from enginebench.models.objects import list_variables
-from enginebench.runs.child.across import RESULT_FD, TURN_FD, rebuild_error
+from enginebench.runs.child.across import PARENT_FD, RESULT_FD, TURN_FD, rebuild_error
 from enginebench.runs.child.environments import PythonEnvironment, find_environment, get_engine, strip_environment
 from enginebench.runs.child.jobs import (
     ErrorResponse,
@@ -100,13 +100,14 @@ class Child:
     ) -> None:
         self._result_fd, write_fd = os.pipe()
         turn_fd, self._give_turn_fd = os.pipe()
+        parent_fd, self._alive_fd = os.pipe()
         try:
             self._child = subprocess.Popen(
                 [environment.python if environment else sys.executable, "-m", "enginebench.runs.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(write_fd, turn_fd, *pass_fds),
+                pass_fds=(write_fd, turn_fd, parent_fd, *pass_fds),
                 start_new_session=True,
                 env={
                     **os.environ,
@@ -115,11 +116,13 @@ class Child:
                     **(variables or {}),
                     RESULT_FD: str(write_fd),
                     TURN_FD: str(turn_fd),
+                    PARENT_FD: str(parent_fd),
                 },
             )
         except BaseException as error:
             os.close(self._result_fd)
             os.close(self._give_turn_fd)
+            os.close(self._alive_fd)
             if environment is not None and isinstance(error, OSError):
                 raise ChildFailed(
                     f"environment {environment.name}: {environment.python} cannot be started any more: {error}"
@@ -128,6 +131,7 @@ class Child:
         finally:
             os.close(write_fd)
             os.close(turn_fd)
+            os.close(parent_fd)
         assert self._child.stdin is not None and self._child.stdout is not None
         self._stdin, self._noise = self._child.stdin, self._child.stdout
         self._on_note: Callable[[str], None] = lambda text: None
@@ -157,6 +161,7 @@ class Child:
         self._selector.close()
         os.close(self._result_fd)
         os.close(self._give_turn_fd)
+        os.close(self._alive_fd)
         self._noise.close()
         with suppress(BrokenPipeError):
             self._stdin.close()
