@@ -58,7 +58,8 @@ ORT = Entry(
         ),
         "accuracy_level": choice(
             "0|1|4",
-            "weight-only graphs: ONNX Runtime's choice, products in FP32, or in INT8 with activations rounded",
+            "weight-only graphs: 0 and 1 compute products in FP32, 4 in INT8 with activations rounded, as ONNX Runtime "
+            "does with Q/DQ if not told otherwise",
             search="1|4",
             only_in=("int8", "int4"),
             recipes=("w8", "w4"),
