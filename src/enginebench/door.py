@@ -92,8 +92,7 @@ def list_other_verbs() -> dict[str, Plugin]:
 
 def format_package(plugin: Plugin) -> str:
     """Format what the package of a verb says about itself: to ask the verb would import it."""
-    summary = plugin.point.dist.metadata["Summary"] if plugin.point.dist else None
-    return f"{clean_text(summary)} ({plugin.package})" if summary else plugin.package
+    return f"{clean_text(plugin.summary)} ({plugin.package})" if plugin.summary else plugin.package
 
 
 def load_command(plugin: Plugin) -> click.Command:
@@ -101,7 +100,7 @@ def load_command(plugin: Plugin) -> click.Command:
     command = load_plugin(plugin)
     if not isinstance(command, click.Command):
         raise DependencyError(
-            f"{plugin.package} cannot be used: {plugin.point.value}, its {plugin.name}, is of type "
+            f"{plugin.package} cannot be used: {plugin.place}, its {plugin.name}, is of type "
             f"{type(command).__name__}; expected a click.Command. Repair or uninstall the package"
         )
     return command

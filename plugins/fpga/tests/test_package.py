@@ -22,7 +22,7 @@ KINDS = {"verb": click.Command, "document": type(msgspec.Struct)}
 @pytest.mark.parametrize("name", POINTS)
 def test_each_entry_point_is_installed_and_is_what_its_name_says(name: str) -> None:
     (plugin,) = find_plugins(name)  # after a change of pyproject.toml: pip install -e plugins/fpga
-    assert (plugin.point.value, plugin.package) == (POINTS[name], f"enginebench-fpga {__version__}")
+    assert (plugin.place, plugin.package) == (POINTS[name], f"enginebench-fpga {__version__}")
     kind, _, own = name.partition(".")
     brought = load_plugin(plugin)
     assert isinstance(brought, KINDS.get(kind, object))

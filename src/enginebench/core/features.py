@@ -8,15 +8,13 @@ is not found, and everything else works. Another package declares it in its meta
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache, wraps
+from functools import cache, reduce, wraps
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 HOME = f"{__name__.partition('.')[0]}.features"
 NONE: Mapping[Any, str] = MappingProxyType({})
@@ -73,8 +71,13 @@ class Plugin(NamedTuple):
 
     name: str
     package: str  # with its version
-    point: EntryPoint
+    place: str  # `module:name`
+    summary: str = ""  # what the package says about itself
     fault: str | None = None
+
+    def load(self) -> Any:
+        module, _, path = self.place.partition(":")
+        return reduce(getattr, filter(None, path.split(".")), import_module(module))
 
 
 @cache
@@ -164,14 +167,52 @@ def check_separate(kind: Literal["verb", "engine"], name: str) -> None:
 
 @cache
 def read_points(group: str) -> tuple[Plugin, ...]:
-    """Return every entry point of a group, by name, then by package; nothing is imported."""
-    from importlib.metadata import entry_points  # most commands have no use for it, and would pay for its import
+    """Return every entry point of a group, by name, then by package; nothing is imported.
 
-    points = [
-        Plugin(p.name, f"{p.dist.name} {p.dist.version}" if p.dist else f"the package of {p.value}", p)
-        for p in entry_points(group=group)
-    ]
-    return tuple(sorted(points, key=lambda plugin: (plugin.name, plugin.package)))
+    Not by `importlib.metadata`, whose import and whose reading of every package took a quarter of the time of
+    `--help`. It would find packages in zip files, too.
+    """
+    plugins = (plugin for folder in _list_metadata() for plugin in _read_points_of(folder, group))
+    return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.package)))
+
+
+def _list_metadata() -> list[Path]:
+    """Return the metadata of each package that is installed: of two with one name, that which Python imports."""
+    folders: dict[str, Path] = {}
+    for place in sys.path:
+        try:
+            installed = [path for path in Path(place).iterdir() if path.suffix in (".dist-info", ".egg-info")]
+        except OSError:  # no folder: a zip file, or nothing
+            continue
+        for folder in installed:
+            package = folder.stem.partition("-")[0].replace(".", "_").lower()
+            folders.setdefault(package, folder)
+    return list(folders.values())
+
+
+def _read_points_of(folder: Path, group: str) -> Iterator[Plugin]:
+    """Yield the entry points of a group that a package's metadata list.
+
+    Source: https://packaging.python.org/en/latest/specifications/entry-points, and core-metadata beside it.
+    """
+    points = _read_text(folder / "entry_points.txt")
+    if f"[{group}]" not in points:
+        return
+    lines = [line.strip() for line in points.partition(f"[{group}]")[2].partition("\n[")[0].splitlines()]
+    head = (_read_text(folder / "METADATA") or _read_text(folder / "PKG-INFO")).partition("\n\n")[0]
+    fields = dict(re.findall(r"^(Name|Version|Summary): *(.*?)\s*$", head, re.MULTILINE))
+    package = f"{fields.get('Name', folder.stem)} {fields.get('Version', '')}".rstrip()
+    for line in lines:
+        name, equals, place = line.partition("=")
+        if equals and not line.startswith("#"):
+            yield Plugin(name.strip(), package, place.partition("[")[0].strip(), fields.get("Summary", ""))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def list_rivals(plugin: Plugin, plugins: Collection[Plugin]) -> list[str]:
@@ -215,12 +256,12 @@ def load_plugin(plugin: Plugin) -> Any:
         DependencyError: it cannot be imported; names the package.
     """
     try:
-        return plugin.point.load()
+        return plugin.load()
     except (Exception, SystemExit) as error:
         from enginebench.core.errors import DependencyError
 
         raise DependencyError(
-            f"{plugin.package} cannot be used: {plugin.point.value}, its {plugin.name}, cannot be imported "
+            f"{plugin.package} cannot be used: {plugin.place}, its {plugin.name}, cannot be imported "
             f"({type(error).__name__}: {error}). Repair or uninstall the package"
         ) from error
 
@@ -233,7 +274,7 @@ def _guard(plugin: Plugin, function: Callable[..., Any]) -> Any:
         from enginebench.core.errors import DependencyError, explaining
 
         cure = "Repair the package, or uninstall it to go on without it"
-        failed = f"{plugin.package}: its {plugin.name} ({plugin.point.value}) failed"
+        failed = f"{plugin.package}: its {plugin.name} ({plugin.place}) failed"
         with explaining(DependencyError, failed, describe=lambda error: f"{type(error).__name__}: {error}", cure=cure):
             return function(*args, **named)
 

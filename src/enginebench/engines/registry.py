@@ -56,9 +56,9 @@ def load_entry(plugin: Plugin) -> Entry:
     """The entry that a package has for its engine."""
     if plugin.fault:
         raise BackendUnavailable(f"engine {plugin.name}: {plugin.fault}")
-    where = f"engine {plugin.name} of {plugin.package}: its entry point {plugin.point.value}"
+    where = f"engine {plugin.name} of {plugin.package}: its entry point {plugin.place}"
     try:
-        entry = plugin.point.load()
+        entry = plugin.load()
     except (Exception, SystemExit) as error:
         raise BackendUnavailable(f"{where} cannot be imported ({type(error).__name__}: {error})") from error
     if not isinstance(entry, Entry):

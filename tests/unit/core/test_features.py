@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
@@ -24,6 +25,7 @@ from enginebench.core.features import (
     list_brought,
     list_features,
     list_verbs,
+    read_points,
     require_hook,
 )
 from enginebench.door import load_command, program
@@ -151,6 +153,28 @@ def test_what_packages_bring_is_known_unimported_and_a_fault_has_its_reason(site
     for key, words in faults.items():
         assert words in str(theirs[key]) and str(theirs[key]).endswith("it is not used")
     assert not sys.modules.keys() & PACKAGES.keys()
+
+
+def test_entry_points_are_those_that_python_finds_and_the_first_package_of_a_name_hides_others(
+    site: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = tmp_path / "later" / "Sound.One-2.0.dist-info"
+    later.mkdir(parents=True)
+    (later / "entry_points.txt").write_text(f"[{features.GROUP}]\nverb.later = sound_one:sound\n")
+    old = tmp_path / "old_one.egg-info"  # as an editable installation of an old setuptools leaves it
+    old.mkdir()
+    (old / "PKG-INFO").write_text("Name: old-one\nVersion: 3\nSummary: It is old.\n\nName: not a field\n")
+    points = (
+        f"[a]\na=b:c\n[{features.GROUP}]\n# d=e:f\nverb.old =sound_one:notes.mro [extra]\n\n[others]\nverb.no = b:c\n"
+    )
+    (old / "entry_points.txt").write_text(points)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "later"), str(tmp_path / "no folder")])
+    plugins = {plugin.name: plugin for plugin in read_points(features.GROUP)}
+    assert plugins["verb.old"] == ("verb.old", "old-one 3", "sound_one:notes.mro", "It is old.", None)
+    assert plugins["verb.old"].load()()[1] is object
+    for group in (features.GROUP, "enginebench.engines", "pytest11"):
+        expected = [(p.name, p.value.partition(" [")[0]) for p in entry_points(group=group)]
+        assert [(plugin.name, plugin.place) for plugin in read_points(group)] == sorted(expected)
 
 
 def test_verbs_hooks_functions_and_documents_of_packages_come_after_ours(site: None) -> None:

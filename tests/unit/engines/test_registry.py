@@ -59,18 +59,18 @@ def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> N
     ],
 )
 def test_a_wrong_type_in_a_record_of_a_package_entry_is_refused_with_its_place(
-    fields: dict[str, Any], where: str
+    fields: dict[str, Any], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = Entry(name="mine", module="mine", takes="onnx", **fields)
-    point: Any = SimpleNamespace(value="mine:ENTRY", load=lambda: entry)
+    module = SimpleNamespace(ENTRY=Entry(name="mine", module="mine", takes="onnx", **fields))
+    monkeypatch.setitem(sys.modules, "mine", module)  # type: ignore[arg-type]
     with pytest.raises(BackendUnavailable, match=rf"with a field of a wrong type: .* at `{re.escape(where)}`$"):
-        load_entry(Plugin("mine", "mine 1.0", point))
+        load_entry(Plugin("mine", "mine 1.0", "mine:ENTRY"))
 
 
-def test_a_sound_entry_of_a_package_is_read_as_it_is() -> None:
+def test_a_sound_entry_of_a_package_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "entries", SimpleNamespace(**ENTRIES))  # type: ignore[arg-type]
     for name, entry in ENTRIES.items():
-        point: Any = SimpleNamespace(value="it:ENTRY", load=lambda entry=entry: entry)
-        assert load_entry(Plugin(name, "it 1.0", point)) == entry
+        assert load_entry(Plugin(name, "it 1.0", f"entries:{name}")) == entry
 
 
 def test_what_run_takes_unasked_stands_in_the_entries() -> None:

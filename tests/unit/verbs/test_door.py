@@ -45,6 +45,16 @@ def test_help_of_a_verb_imports_no_engine_and_no_numpy(name: str, tmp_path: Path
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_help_lists_the_verbs_of_packages_without_importlib_metadata(tmp_path: Path) -> None:
+    code = (
+        "import sys, click, enginebench.door as door\n"
+        "text = door.program.get_help(click.Context(door.program))\n"
+        "print('Guard' in text, 'importlib.metadata' in sys.modules)"
+    )
+    done = run_code(code, tmp_path)
+    assert done.stdout.strip() == "True False", done.stderr
+
+
 def test_a_child_that_measures_is_pinned_before_numpy_begins_threads(tmp_path: Path) -> None:
     modules = "enginebench.runs.child.__main__, enginebench.runs.child.perform.measure"
     code = f"import sys, {modules}\nprint('numpy' in sys.modules)"
