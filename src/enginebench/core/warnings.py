@@ -1,5 +1,6 @@
 """Every warning about a number: its sentence, and how several are joined to one."""
 
+import string
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -436,6 +437,26 @@ TEMPLATES: dict[str, Template] = {
 _OF_PROCESSES = " ({in_processes} of {of_processes} trials)"
 
 
+# From here on an exponent reads better than all digits.
+PLAIN = 1e7
+
+
+def format_figure(value: object, spec: str) -> str:
+    """Format a figure of a sentence: 320 in two digits is 320, where Python writes 3.2e+02."""
+    text = format(value, spec)
+    return f"{float(text):.0f}" if "e+" in text and isinstance(value, float) and value < PLAIN else text
+
+
+class _Formatter(string.Formatter):
+    """Puts figures into a template, as `format_figure` writes them."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        return format_figure(value, format_spec)
+
+
+_FORMATTER = _Formatter()
+
+
 class _Range:
     """The range of figures of several configurations, written once where both ends look alike: "1 to 5%"."""
 
@@ -443,7 +464,7 @@ class _Range:
         self.low, self.high = min(values), max(values)
 
     def __format__(self, spec: str) -> str:
-        low, high = format(self.low, spec), format(self.high, spec)
+        low, high = format_figure(self.low, spec), format_figure(self.high, spec)
         if low == high:
             return low
         return f"{low.removesuffix('%')} to {high}"
@@ -516,4 +537,5 @@ def _word(template: Template, figures: Mapping[str, object]) -> tuple[str, str]:
     own, advice = list_own_options(template.options), template.advice
     if template.options and not own:
         advice = template.otherwise
-    return (template.message + of_processes).format(**figures), advice.format(**figures, options=list_or(own))
+    message = _FORMATTER.vformat(template.message + of_processes, (), figures)
+    return message, _FORMATTER.vformat(advice, (), {**figures, "options": list_or(own)})

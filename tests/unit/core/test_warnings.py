@@ -111,3 +111,11 @@ def test_a_former_code_is_read_under_its_present_name(former: str) -> None:
 def test_a_text_in_braces_stays_text() -> None:
     warning = make_warning("no_layer_times", failure="{0.__class__} {share:.0%}")
     assert "{0.__class__} {share:.0%}" in format_warning(warning, warning)
+
+
+def test_a_figure_of_three_digits_has_no_exponent() -> None:
+    """Read in a real head: "at least 3e+02 ms"."""
+    warning = make_warning("implausible_time.repeated", first_ms=812.4, again_ms=324.0)
+    assert "at least 810 ms, many repeated ones 320 ms" in warning.message
+    other = make_warning("implausible_time.repeated", first_ms=2345.0, again_ms=12.0)
+    assert "at least 810 to 2300 ms, many repeated ones 12 to 320 ms" in format_warning(warning, other)
