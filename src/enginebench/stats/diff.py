@@ -104,7 +104,8 @@ def diff_results(
     limit = MetricLimit(metric=metric, max_drop=max_metric_drop)
     limit.check((*base, *cand))
     pairs = ((b, c, _diff_pair(b, c, margin, neighbours, same_inputs)) for b, c in pair_results(base, cand))
-    rows = tuple(_gate(row, b, c, allow_not_comparable, limit) for b, c, row in pairs)
+    gated = ((b, c, _gate(row, b, c, allow_not_comparable, limit)) for b, c, row in pairs)
+    rows = tuple(_begin_with_models(row, b, c) for b, c, row in gated)
     failed = any(row.failures for row in rows) or (all(row.skipped for row in rows) and not allow_not_comparable)
     return _conclude(rows, failed, margin, max_metric_drop)
 
@@ -269,8 +270,6 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
             comparison = replace(comparison, reasons=(*comparison.reasons, "both sides are modelled, not measured"))
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     times = Pair(before=_find_p50(base), after=_find_p50(cand))
-    differ = [f"{MODELS_DIFFER}: {base.model} against {cand.model}"] if base.model != cand.model else []
-    comparison = replace(comparison, reasons=(*comparison.reasons, *differ))
     row = DiffRow(id=name, p50_ms=times if times.before or times.after else None, skipped=skipped, **asdict(comparison))
     if same_inputs:
         agree, why = compare_outputs(base, cand)
@@ -280,6 +279,13 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         reasons = (why, *row.reasons)
         return replace(row, verdict=verdict, outputs_agree=agree, reasons=reasons, trials_needed=None)
     return row
+
+
+def _begin_with_models(row: DiffRow, base: Result | None, cand: Result | None) -> DiffRow:
+    """Put first that the two sides are of different models: it explains all other reasons."""
+    if base is None or cand is None or base.model == cand.model:
+        return row
+    return replace(row, reasons=(f"{MODELS_DIFFER}: {base.model} against {cand.model}", *row.reasons))
 
 
 def _find_p50(result: Result) -> float | None:

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, MeasureSpec, Result
+from enginebench.report.bench import format_conclusion
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
 from enginebench.stats.diff import DiffRow, diff_results, pair_results
@@ -129,3 +130,12 @@ def test_runs_of_two_models_say_so_first_and_alone_where_nothing_can_be_compared
     (only,) = list_diff(diff_results([base], [apart]))
     assert (only.title, only.parts) == ("the models differ: resnet18 against n", ())
     assert list_diff(diff_results([base], [base]))[0].title.startswith("equivalent")
+
+
+def test_a_bench_of_two_models_says_so_before_what_follows_from_it() -> None:
+    base = make_row(drift=None)
+    other = make_row(model="n", drift=replace(make_drift(1.0, passed=False), reference=base.id))
+    row = diff_results([base], [other], neighbours=True, same_inputs=True).rows[0]
+    assert row.reasons[0] == "the models differ: resnet18 against n" and len(row.reasons) > 1
+    assert row.failures[0].startswith("the outputs are not within the limits")  # what the gate fails for
+    assert format_conclusion(row).startswith("Verdict: not comparable: the models differ: resnet18 against n; ")
