@@ -5,7 +5,6 @@ precision.
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import NormalDist
@@ -798,7 +797,7 @@ def find_noise_warning(drift: Drift, usual: Mapping[str, float], precision: Prec
     worst: dict[str, tuple[str, float]] = {}
     for output in drift.outputs:
         for name, limit in usual.items():
-            figure, value = _find_figure(output, name)
+            figure, value, _ = _find_figure(output, name)
             if value is not None and not _keeps(name, value, limit):
                 worst[name] = min(worst.get(name, (figure, value)), (figure, value), key=lambda pair: pair[1])
     figures = [f"{_format_below(*worst[name])}, expected {usual[name]:g} or more" for name in worst]
@@ -821,26 +820,44 @@ def _format_below(figure: str, value: float) -> str:
     return f"{figure.replace('_', ' ')} {math.floor(value * 1e4) / 1e4:g}"
 
 
+class Exceeded(NamedTuple):
+    """A reason why outputs are not within the limits."""
+
+    short: str  # in plain words alone, for a head
+    detail: str = ""  # that follows: the field's figure in brackets, or what to do
+
+    @property
+    def full(self) -> str:
+        return f"{self.short}{self.detail}"
+
+
 def find_exceeded(drift: Drift) -> tuple[str, ...]:
-    """Explain why a drift did not pass: a sentence for each output and limit that was not kept."""
-    sentences = []
+    """Explain why a drift did not pass: a full sentence for each output and limit that was not kept."""
+    return tuple(reason.full for reason in list_exceeded(drift))
+
+
+def list_exceeded(drift: Drift) -> list[Exceeded]:
+    """List why a drift did not pass: a reason for each output and limit that was not kept."""
+    reasons = []
     for output in drift.outputs:
         if output.nonfinite:
             alike = ", the same on both sides" if output.nonfinite == 2 * output.nonfinite_alike else ""
-            sentences.append(f"{output.name}: {count_nonfinite(output.nonfinite)}{alike}")
+            reasons.append(Exceeded(f"{output.name}: {count_nonfinite(output.nonfinite)}{alike}"))
     for output in drift.outputs:
-        for figure, value, name in _list_broken(output, drift.limits):
-            sentences.append(f"{output.name}: {explain_figure(figure, value, name, drift.limits[name])}")
+        for figure, name in _list_broken(output, drift.limits):
+            short, detail = explain_figure(figure, name, drift.limits[name])
+            reasons.append(Exceeded(f"{output.name}: {short}", detail))
         if _lacks_partners(output, drift.limits):
             shared = f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided}"
-            others = "the others are not computed over samples, give a limit of agreement"
-            sentences.append(f"{output.name}: {shared} boxes have a partner; {others}")
+            advice = "; the others are not computed over samples, give a limit of agreement"
+            reasons.append(Exceeded(f"{output.name}: {shared} boxes have a partner", advice))
     if not any(holds_values(o) for o in drift.outputs):
-        sentences.append("the outputs hold no values, so that nothing was compared")
-    if not sentences:  # where the usual inputs show a difference, further ones are not listed
+        reasons.append(Exceeded("the outputs hold no values, so that nothing was compared"))
+    if not reasons:  # where the usual inputs show a difference, further ones are not listed
         for further in drift.further:
-            sentences += [f"on {name_set(further.inputs)}: {sentence}" for sentence in find_exceeded(further)]
-    return tuple(sentences)
+            where = f"on {name_set(further.inputs)}: "
+            reasons += [Exceeded(f"{where}{short}", detail) for short, detail in list_exceeded(further)]
+    return reasons
 
 
 # What a limit on a share of decisions says in words; `{value}` is a percentage.
@@ -851,34 +868,39 @@ _SHARES = {
 }
 
 
-def explain_figure(figure: str, value: float, name: str, limit: float) -> str:
-    """Explain a figure and the limit `name` that it breaks, in plain words, with the field's figure in brackets.
+class Figure(NamedTuple):
+    """A figure that a limit applies to, and what it was taken over."""
+
+    name: str  # `snr of 98% of the samples`
+    value: float | None
+    over: str = ""  # in plain words: `in the worst 2% of the samples`; empty: all values
+
+
+def explain_figure(figure: Figure, name: str, limit: float) -> Exceeded:
+    """Explain a figure and the limit `name` that it breaks, in plain words, and with the field's figure in brackets.
 
     `error is 0.575 of the signal in the worst 2% of the samples, limit 0.501 (SNR 4.81 dB, limit 6)`: the ratio of the
     error's size to the signal's is 10 to the power of -SNR / 20.
     """
+    value = math.nan if figure.value is None else figure.value
+    over = f" {figure.over}" if figure.over else ""
     if name in ("snr", "snr_min"):
-        part = figure.removeprefix(name).removeprefix("snr").strip()
-        if match := re.fullmatch(r"of (\d+)% of the samples", part):
-            rest = 100 - int(match[1])
-            part = f"in the worst {rest}% of the samples" if rest else "in the worst sample"
-        where = f" {part.removesuffix(',')}" if part else ""
         if math.isinf(value):
-            return f"the reference is 0 everywhere{where}, and these outputs are not (limit of SNR {limit:g} dB)"
+            words = f"the reference is 0 everywhere{over}, and these outputs are not"
+            return Exceeded(words, f" (limit of SNR {limit:g} dB)")
         error, most = (10 ** (-db / 20) for db in (value, limit))
         shown, decibels = format_apart(error, most, "g", 3), format_apart(value, limit, "g", 3)
         size = f"{shown} times the signal" if error > 1 else f"{shown} of the signal"
-        return f"error is {size}{where}, limit {most:.3g} (SNR {decibels} dB, limit {limit:g})"
+        return Exceeded(f"error is {size}{over}, limit {most:.3g}", f" (SNR {decibels} dB, limit {limit:g})")
     if name in ("agreement_min", "agreement_faint"):
-        where = figure.removeprefix("agreement of ")
-        return f"shares {format_apart(value, limit, '%', 1)} of the decisions of {where}, limit {limit:.1%}"
-    if name in _SHARES and figure == name:
-        return f"{_SHARES[name].format(value=format_apart(value, limit, '%', 1))}, limit {limit:.1%}"
+        shared = format_apart(value, limit, "%", 1)
+        return Exceeded(f"shares {shared} of the decisions{over}, limit {limit:.1%}")
+    if name in _SHARES and figure.name == name:
+        return Exceeded(f"{_SHARES[name].format(value=format_apart(value, limit, '%', 1))}, limit {limit:.1%}")
     if name == "centred_cosine":
-        measure = figure.replace("centred_cosine", "centred cosine")
-        shown = format_apart(value, limit, "g", 3)
-        return f"correlation with the reference is {shown}, limit {limit:g} ({measure.removesuffix(',')})"
-    return f"{figure} is {value:.6g}, limit {limit:g}"
+        words = f"correlation with the reference is {format_apart(value, limit, 'g', 3)}, limit {limit:g}"
+        return Exceeded(words, f" ({figure.name.replace('_', ' ')})")
+    return Exceeded(f"{figure.name} is {value:.6g}, limit {limit:g}")
 
 
 def format_apart(value: float, limit: float, kind: str, digits: int) -> str:
@@ -894,32 +916,27 @@ def format_apart(value: float, limit: float, kind: str, digits: int) -> str:
 def format_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, str]:
     """Format the limits that an output breaks, by figure: `snr 38.2 below 60`, `max_abs 0.5 above 0.1`."""
     return {
-        figure: f"{figure} {value:.6g} {'below' if LIMITS[name][1] else 'above'} {limits[name]:g}"
-        for figure, value, name in _list_broken(output, limits)
+        figure.name: f"{figure.name} {figure.value:.6g} {'below' if LIMITS[name][1] else 'above'} {limits[name]:g}"
+        for figure, name in _list_broken(output, limits)
     }
 
 
-def _list_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[tuple[str, float, str]]:
-    """List (figure, its value, name of the limit) for each broken limit; that of a slice only if the whole keeps its
-    own."""
-    figures = [(*_find_figure(output, name), name) for name in limits]
-    broken = [
-        (figure, value, name)
-        for figure, value, name in figures
-        if value is not None and not _keeps(name, value, limits[name])
-    ]
-    names = {name for _, _, name in broken}
+def _list_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[tuple[Figure, str]]:
+    """List (figure, name of the limit) for each broken limit; that of a slice only if the whole keeps its own."""
+    figures = [(_find_figure(output, name), name) for name in limits]
+    broken = [(figure, name) for figure, name in figures if not _keeps(name, figure.value, limits[name])]
+    names = {name for _, name in broken}
     part_of = {"snr_min": "snr", "agreement_min": "agreement"}
-    return [each for each in broken if part_of.get(each[2]) not in names]
+    return [(figure, name) for figure, name in broken if part_of.get(name) not in names]
 
 
 def find_kept(drift: Drift) -> str:
     """Return one of the broken limits as the outputs would keep it, such as `agreement=0.98`; "" if none would do
     alone."""
-    broken = {name for output in drift.outputs for _, _, name in _list_broken(output, drift.limits)}
+    broken = {name for output in drift.outputs for _, name in _list_broken(output, drift.limits)}
     names = [name for name in reversed(drift.limits) if name in broken and LIMITS[name][1] and name != "samples"]
     for name in sorted(names, key=lambda name: name == "snr_min"):  # a limit of all values says more
-        figures = (_find_figure(output, name)[1] or 0.0 for output in drift.outputs)
+        figures = (_find_figure(output, name).value or 0.0 for output in drift.outputs)
         least = math.floor(1000 * min((f if f > 0 else 0.0 for f in figures), default=0.0)) / 1000
         if 0 < least < drift.limits[name] and all(keeps_limits(o, {name: least}) for o in drift.outputs):
             return f"{name}={least:g}"
@@ -931,9 +948,8 @@ def holds_values(output: OutputDrift) -> bool:
     return bool(output.nonfinite) or output.max_abs_diff is not None or output.agreement is not None
 
 
-def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
-    """Return (name, value) of the figure that a limit applies to: the worst over all values, over slices and over
-    samples.
+def _find_figure(output: OutputDrift, limit: str) -> Figure:
+    """Return the figure that a limit applies to: the worst over all values, over slices and over samples.
 
     For one sample, and for outputs that do not depend on the input, there is no centred cosine, and the plain one is
     taken. If the reference is all zeros, there is no signal above the noise of the candidate.
@@ -941,22 +957,25 @@ def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
     field = LIMITS[limit][0]
     value: float | None = getattr(output, field)
     if value is None and limit == "centred_cosine":
-        return "cosine", output.cosine_mean
+        return Figure("cosine", output.cosine_mean)
     if value is None and limit == "snr" and output.max_abs_diff:
-        return limit, -math.inf
-    names = {
-        "snr_min": f"snr of {output.snr_min_at}",
-        "agreement_min": f"agreement of {output.agreement_min_at}",
-        "agreement_faint": f"agreement of boxes with scores of {FAINT_SCORE:g} to {SHOWN_SCORE:g}",
+        return Figure(limit, -math.inf)
+    parts = {
+        "snr_min": output.snr_min_at,
+        "agreement_min": output.agreement_min_at,
+        "agreement_faint": f"boxes with scores of {FAINT_SCORE:g} to {SHOWN_SCORE:g}",
     }
-    figures = [(names.get(limit, limit), value)]
+    of = f"of {parts[limit]}" if parts.get(limit) else ""
+    figures = [Figure(f"{limit} {of}".strip(), value, of)]
     if s := output.slices:
-        name = f"{limit} of {s.count} of {s.of} slices of axis {s.axis}, from {s.first} on,"
-        figures.append((name, getattr(s, field, None)))
+        slices = f"of {s.count} of {s.of} slices of axis {s.axis}, from {s.first} on"
+        figures.append(Figure(f"{limit} {slices}", getattr(s, field, None), slices))
     if limit == "snr" and output.samples is not None:
-        figures.append((f"snr of {output.samples:.0%} of the samples", output.snr_most_db))
-    measured = [(name, figure) for name, figure in figures if figure is not None]
-    return min(measured, key=lambda pair: pair[1]) if value is not None else (limit, None)
+        rest = round(100 * (1 - output.samples))
+        worst = f"in the worst {rest}% of the samples" if rest else "in the worst sample"
+        figures.append(Figure(f"snr of {output.samples:.0%} of the samples", output.snr_most_db, worst))
+    measured = [figure for figure in figures if figure.value is not None]
+    return min(measured, key=lambda figure: figure.value or 0.0) if value is not None else Figure(limit, None)
 
 
 def _lacks_partners(output: OutputDrift, limits: Mapping[str, float]) -> bool:
@@ -968,7 +987,7 @@ def keeps_limits(output: OutputDrift, limits: Mapping[str, float]) -> bool:
     """Whether an output is within limits, by the names in `LIMITS`; an output with non-finite values never is."""
     if output.nonfinite:
         return False
-    return all(_keeps(name, _find_figure(output, name)[1], limit) for name, limit in limits.items())
+    return all(_keeps(name, _find_figure(output, name).value, limit) for name, limit in limits.items())
 
 
 def _keeps(name: str, value: float | None, limit: float) -> bool:

@@ -1,7 +1,6 @@
 """The headline of one batch and shape as a record: the configuration to use, its baseline, its ratio and validity."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -12,7 +11,7 @@ from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidi
 from enginebench.core.shapes import format_bucket
 from enginebench.stats.assessment import Assessment, compare_configurations, find_today, is_plain_fp32
 from enginebench.stats.compare import MIN_TRIALS, NOUNS, Comparison, Times, choose_clock
-from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits
+from enginebench.stats.drift import FULL, default_limits, find_kept, keeps_limits, list_exceeded
 from enginebench.stats.quantiles import median
 from enginebench.stats.validity import SPEED_RATIO, WIDE_RATIO, find_worst
 
@@ -400,5 +399,6 @@ def format_change(assessment: Assessment) -> str:
         flips = max((output.flips for output in drift.outputs if output.flips), default=0)
         if flips > (1 - drift.limits.get("agreement", 0.0)) * drift.n:
             return f"changes {flips} of {drift.n} predictions"
-    first = assessment.outputs_reason.partition("; ")[0]  # the warnings of the configuration have all
-    return f"changes the outputs ({re.sub(r' [(][^()]*[)]$', '', first)})"
+        if reasons := list_exceeded(drift):  # the warnings of the configuration have all
+            return f"changes the outputs ({reasons[0].short})"
+    return f"changes the outputs ({assessment.outputs_reason})"

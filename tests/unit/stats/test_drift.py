@@ -17,6 +17,7 @@ from enginebench.stats.alike import check_comparisons, fill_lengths
 from enginebench.stats.diff import compare_outputs
 from enginebench.stats.drift import (
     MAX_SNR_DB,
+    Figure,
     default_limits,
     explain_figure,
     find_exceeded,
@@ -540,30 +541,43 @@ SLICES = [
 
 
 @pytest.mark.parametrize(
-    ("figure", "value", "name", "limit", "expected"),
+    ("figure", "name", "limit", "short", "detail"),
     [
         (
-            "snr of 98% of the samples",
-            4.8068,
+            Figure("snr of 98% of the samples", 4.8068, "in the worst 2% of the samples"),
             "snr",
             6.0,
-            "error is 0.575 of the signal in the worst 2% of the samples, limit 0.501 (SNR 4.81 dB, limit 6)",
+            "error is 0.575 of the signal in the worst 2% of the samples, limit 0.501",
+            " (SNR 4.81 dB, limit 6)",
         ),
-        ("snr", 36.0, "snr", 60.0, "error is 0.0158 of the signal, limit 0.001 (SNR 36 dB, limit 60)"),
-        ("snr", -23.6, "snr", 60.0, "error is 15.1 times the signal, limit 0.001 (SNR -23.6 dB, limit 60)"),
+        (Figure("snr", 36.0), "snr", 60.0, "error is 0.0158 of the signal, limit 0.001", " (SNR 36 dB, limit 60)"),
+        (Figure("snr", -23.6), "snr", 60.0, "error is 15.1 times the signal, limit 0.001", " (SNR -23.6 dB, limit 60)"),
         (
-            "snr",
-            -math.inf,
+            Figure("snr", -math.inf),
             "snr",
             60.0,
-            "the reference is 0 everywhere, and these outputs are not (limit of SNR 60 dB)",
+            "the reference is 0 everywhere, and these outputs are not",
+            " (limit of SNR 60 dB)",
         ),
-        ("agreement", 0.88, "agreement", 0.9, "shares 88.0% of the decisions of the reference, limit 90.0%"),
-        ("max_abs", 1.0, "max_abs", 0.5, "max_abs is 1, limit 0.5"),
+        (
+            Figure("centred_cosine", 0.1),
+            "centred_cosine",
+            0.9,
+            "correlation with the reference is 0.1, limit 0.9",
+            " (centred cosine)",
+        ),
+        (
+            Figure("agreement", 0.88),
+            "agreement",
+            0.9,
+            "shares 88.0% of the decisions of the reference, limit 90.0%",
+            "",
+        ),
+        (Figure("max_abs", 1.0), "max_abs", 0.5, "max_abs is 1, limit 0.5", ""),
     ],
 )
-def test_a_limit_is_explained_in_plain_words(figure, value, name, limit, expected):
-    assert explain_figure(figure, value, name, limit) == expected
+def test_a_limit_is_explained_in_plain_words_with_the_figure_behind(figure, name, limit, short, detail):
+    assert explain_figure(figure, name, limit) == (short, detail)
 
 
 @pytest.mark.parametrize(
@@ -576,7 +590,7 @@ def test_a_limit_is_explained_in_plain_words(figure, value, name, limit, expecte
     ],
 )
 def test_a_value_that_breaks_a_limit_never_looks_like_it(value: float, name: str, limit: float, expected: str) -> None:
-    assert expected in explain_figure(name, value, name, limit)
+    assert expected in explain_figure(Figure(name, value), name, limit).full
 
 
 @pytest.mark.parametrize(("shape", "place", "where"), SLICES)
