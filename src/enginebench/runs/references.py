@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import configuration_id as make_id
+from enginebench.core.recipes import FEW_BITS
 from enginebench.core.records import Artifact, EngineSpec, ReferenceKind, Result
 from enginebench.core.shapes import PAD, size_axes
 from enginebench.core.warnings import make_warning
@@ -96,6 +97,7 @@ def describe_graph_engine(configuration: PlannedConfiguration, graph: Artifact) 
 def list_lower_engines(engine: EngineSpec) -> list[EngineSpec]:
     """ONNX Runtime at each lower level of its optimizer than this engine uses, in order; [] for other engines.
 
+    Few bits first with all optimizations, but products in FP32: fused, they are in INT8 unless another level is named.
     None for one that pads, either: with the optimizer or without, padding changes the same outputs.
     """
     level = engine.options.get("opt", OPT_LEVELS[0])
@@ -104,7 +106,10 @@ def list_lower_engines(engine: EngineSpec) -> list[EngineSpec]:
     if engine.options.get(PAD):
         return []
     lower = OPT_LEVELS[OPT_LEVELS.index(level) + 1 :]
-    return [replace(engine, options={**engine.options, "opt": name}) for name in lower]
+    exact = engine.backend == "ort" and engine.precision in FEW_BITS and not engine.options.get("accuracy_level")
+    settings = [{"accuracy_level": "0"}] if exact else []
+    settings += [{"opt": name} for name in lower]
+    return [replace(engine, options={**engine.options, **setting}) for setting in settings]
 
 
 class References:

@@ -93,6 +93,20 @@ def test_weight_only_int8_is_proved_by_its_kernel(tmp_path: Path, opt: str, shar
     assert (engine.effective_precision().get("int8", 0) > 0) == (share and has_kernel)
 
 
+def test_weight_only_products_are_those_of_a_session_without_settings(tmp_path: Path) -> None:
+    """What is measured is what a program gets that opens the file, whatever this version of ONNX Runtime chooses."""
+    artifact = quantize(read_onnx(packaged_onnx("digits-mlp")), "int8", "w8", tmp_path / "q.onnx")
+    with pytest.raises(RuntimeError):  # its way of saying that the entry is not there
+        make_checked_session_options(SPEC).get_session_config_entry("session.qdq_matmulnbits_accuracy_level")
+    feeds = {"input": np.random.default_rng(0).uniform(0, 1, (1, 64)).astype(np.float32)}
+    plain = onnxruntime.InferenceSession(artifact.path, providers=["CPUExecutionProvider"]).run(None, feeds)
+    with OrtBackend().load(artifact, replace(SPEC, precision="int8", recipe="w8")) as engine:
+        engine.bind(feeds)
+        engine.run()
+        for expected, given in zip(plain, engine.fetch().values(), strict=True):
+            np.testing.assert_array_equal(given, expected)
+
+
 def test_threads_and_optimisation_are_set() -> None:
     options = make_checked_session_options(replace(SPEC, threads=3, options={"opt": "none"}))
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 1)

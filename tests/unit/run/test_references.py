@@ -127,6 +127,31 @@ def test_an_optimizer_that_changes_the_outputs_is_named_and_its_highest_sound_le
     assert bed.children.jobs == [], "nothing is asked for again"
 
 
+def test_products_that_the_default_rounds_are_measured_in_floats(bed: Bed, tmp_path: Path) -> None:
+    """ONNX Runtime rounds activations before it multiplies them with weights in blocks: a large one hides the others.
+
+    Its default session is measured as it is, changed, and beside it the one that computes what the graph says.
+    """
+    rng = np.random.default_rng(0)
+    scale = np.where(np.arange(64) % 32, 1, 1000).astype(np.float32)  # one in each block, and no weight reads it
+    weights = np.where(np.arange(64)[:, None] % 32, rng.integers(-90, 90, (64, 16)), 0).astype(np.int8)
+    model = build_graph(
+        "l = Mul (x, large)\n f = DequantizeLinear <axis = 0, block_size = 32> (w, s)\n y = MatMul (l, f)",
+        {"large": scale, "w": weights, "s": np.full((2, 16), 0.01, np.float32)},
+        ("batch", 64),
+        ("batch", 16),
+        opset=21,
+    )
+    row = plan(keep(model, tmp_path), precision="int8")
+    results = bed.run(row)
+    floats = replace(row, engine=replace(row.engine, options={"accuracy_level": "0"}))
+    names = {result.id: result.engine.options for result in results.values()}
+    assert list(names.values()) == [{}, floats.engine.options]
+    assert [result.drift.passed for result in results.values()] == [False, True]
+    (said,) = [c for c in results[row.id].warnings if c.template == "outputs_differ.optimizer"]
+    assert said.message.endswith("ort:accuracy_level=0 keeps them")
+
+
 def test_a_level_that_was_asked_for_is_not_measured_twice(
     bed: Bed, graph: Artifact, wrong: Callable[..., None]
 ) -> None:

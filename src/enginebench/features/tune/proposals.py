@@ -181,7 +181,7 @@ class LowerLevels:
 
 def list_lower_levels(setting: Setting) -> list[Setting]:
     """List the setting with less and less of ONNX Runtime's optimizer; [] for other engines."""
-    engine = EngineSpec(backend=setting.engine, options=setting.options)
+    engine = EngineSpec(backend=setting.engine, options=setting.options, precision=setting.precision)
     return [replace(setting, options=lower.options) for lower in list_lower_engines(engine)]
 
 

@@ -57,10 +57,10 @@ ORT = Entry(
             timing_only=True,
         ),
         "accuracy_level": choice(
-            "0|1|4",
-            "weight-only graphs: 0 and 1 compute products in FP32, 4 in INT8 with activations rounded, as ONNX Runtime "
-            "does with Q/DQ if not told otherwise",
-            search="1|4",
+            "|0|1|4",
+            "weight-only graphs: 0 and 1 compute products in FP32, 4 in INT8 with activations rounded; unset, ONNX "
+            "Runtime chooses (1.31: 4)",
+            search="0|1",
             only_in=("int8", "int4"),
             recipes=("w8", "w4"),
         ),
