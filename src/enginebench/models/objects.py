@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -28,6 +28,17 @@ VARIABLE = "ENGINEBENCH_OBJECTS"
 # Names in a module's source by which it may get members that are not written there; in a package's, modules.
 _DYNAMIC = frozenset({"__getattr__", "globals", "locals", "vars", "exec", "eval", "setattr"})
 _DYNAMIC_PACKAGE = re.compile(rb"__path__|sys\s*\.\s*modules|__import__|import_hook|meta_path")
+
+
+class Expected(Struct, frozen=True):
+    """A function as `package.module:function` has to name it."""
+
+    words: str
+    arguments: int  # with which it is called
+
+
+FACTORY = Expected("a function without arguments", 0)
+METRIC = Expected("f(outputs, targets)", 2)
 
 
 class WrittenObject(Struct, frozen=True, kw_only=True):
@@ -101,7 +112,7 @@ def import_from_working_folder() -> None:
         sys.path.insert(0, here)
 
 
-def import_named(text: str, kind: type[EngineBenchError], prefix: str, expected: str) -> Any:
+def import_named(text: str, kind: type[EngineBenchError], prefix: str, expected: Expected) -> Any:
     """Import and return what `package.module:function` names, relative to the working folder.
 
     Args:
@@ -128,24 +139,26 @@ def import_named(text: str, kind: type[EngineBenchError], prefix: str, expected:
             raise kind(f"{prefix}: {name} has no {attribute!r}{hint}")
         member = getattr(member, part)
     if not callable(member):
-        raise kind(f"{prefix}: {attribute} is {name_type(member)}; expected {expected}")
+        raise kind(f"{prefix}: {attribute} is {name_type(member)}; expected {expected.words}")
     return member
 
 
-def check_importable(text: str, kind: type[EngineBenchError], prefix: str) -> None:
-    """Check that `package.module:function` exists by its source alone: no user code is imported or run.
+def check_importable(text: str, kind: type[EngineBenchError], prefix: str, expected: Expected) -> None:
+    """Check that `package.module:function` exists and can be called, by its source alone: no user code is run.
 
     Names that are made during the import (by a star import, `globals()`, a library in C) cannot be seen in the source
     and are left to `import_named`.
 
     Raises:
-        kind: as `import_named` raises it, for a module that is not found or not Python, or a name that is not in it.
+        kind: as `import_named` raises it, for a module that is not found or not Python, or a name that is not in it,
+            or is no function; also for a function that takes other arguments.
     """
     name, _, attribute = text.partition(":")
     import_from_working_folder()
     try:
         source = _find_source(name)
-        names = None if source is None else _list_names(ast.parse(source.read_bytes(), filename=str(source)))
+        tree = None if source is None else ast.parse(source.read_bytes(), filename=str(source))
+        names = None if tree is None else _list_names(tree)
     except (ImportError, SyntaxError, ValueError) as error:  # ValueError: a zero byte
         hint = ""
         if name.endswith(".py"):
@@ -154,7 +167,13 @@ def check_importable(text: str, kind: type[EngineBenchError], prefix: str) -> No
             hint = ". Start in the folder that holds it, or set PYTHONPATH"
         raise kind(f"{prefix}: cannot import {name}: {explain(error)}{hint}") from error
     first = attribute.partition(".")[0]
-    if source is None or names is None or first in names or (source.parent / first).exists():
+    if source is None or tree is None or names is None:
+        return
+    if first in names:
+        if attribute == first and (fault := _find_fault(tree, first, expected)):
+            raise kind(f"{prefix}: {attribute} {fault}; expected {expected.words}")
+        return
+    if (source.parent / first).exists():
         return
     if source.with_name(f"{first}.py").exists():  # a module of the package
         return
@@ -205,6 +224,46 @@ def _list_names(tree: ast.Module) -> set[str] | None:
             names.update(node.names)
     # Names inside functions are among them, too: nothing that may be there is refused.
     return None if names & _DYNAMIC or "*" in names else names
+
+
+def _find_fault(tree: ast.Module, name: str, expected: Expected) -> str:
+    """Return why what a name stands for cannot be called as expected; "" where it can, or the source does not show."""
+    bindings = [node for node in ast.walk(tree) if name in _list_bound(node)]
+    if len(bindings) != 1:
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name and not node.decorator_list:
+            return _find_argument_fault(node.args, expected)
+        if isinstance(node, ast.Assign) and bindings[0] in node.targets:
+            with suppress(ValueError):  # no literal
+                value = ast.literal_eval(node.value)
+                return "" if value is None else f"is {name_type(value)}"  # None: another module may set it
+    return ""
+
+
+def _list_bound(node: ast.AST) -> list[str]:
+    """List the names that a node of a module's source binds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return [node.id]
+    if isinstance(node, ast.alias):
+        return [(node.asname or node.name).partition(".")[0]]
+    return node.names if isinstance(node, ast.Global) else []
+
+
+def _find_argument_fault(arguments: ast.arguments, expected: Expected) -> str:
+    """Return why a function cannot be called with so many arguments by position; "" where it can."""
+    named = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    needed = named[: len(named) - len(arguments.defaults)]
+    needed += [
+        one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None
+    ]
+    if len(needed) > expected.arguments:
+        return f"needs {', '.join(needed)}"
+    if arguments.vararg is None and len(named) < expected.arguments:
+        return f"takes {', '.join(named) or 'no arguments'}"
+    return ""
 
 
 def _list_allowed() -> tuple[WrittenObject, ...]:

@@ -16,7 +16,7 @@ from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, format_shape
 from enginebench.core.text import name_type
-from enginebench.models.objects import import_named
+from enginebench.models.objects import FACTORY, import_named
 
 # Name of the folder beside a run's artifacts.
 SAMPLES = "samples"
@@ -59,7 +59,7 @@ def read_input_calls(text: str) -> list[dict[str, Array]]:
     """
     if files := list_input_files(text):
         return [read_file(file) for file in files]
-    function = import_named(text, ModelError, f"--inputs {text}", "a function without arguments")
+    function = import_named(text, ModelError, f"--inputs {text}", FACTORY)
     failing = explaining(ModelError, f"--inputs {text}", Exception, SystemExit, describe=explain)
     with failing:  # user code: anything can come out of it, also the end of a script
         returned: Any = function()

@@ -214,10 +214,12 @@ def _read_labelled(
     if data is None and request.source.inputs is None:
         raise UsageError("accuracy needs labelled samples: --data DIR or digits, or --inputs F.npz with --targets F")
     check_labelled(data, targets)
-    named = parse_sides_ahead([text for text in (side, reference) if text], request)
+    n = options["n"] or ALL_SAMPLES
+    of_inputs = targets if data is None else None
+    named = parse_sides_ahead([text for text in (side, reference) if text], request, of_inputs, n)
     labelled = Labelled(
         data=data if data in (None, "digits") else str(Path(data).absolute()),
-        n=options["n"] or ALL_SAMPLES,
+        n=n,
         input_size=request.source.input_size,
         metrics=choose_metrics(read_metrics(options["metric"]), task),
         targets=targets,

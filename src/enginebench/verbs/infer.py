@@ -113,11 +113,14 @@ def infer_file(target: Model, inputs_file: PathLike | None, out: Path, options: 
         source, threads = make_source(taken.text, options), count_threads(options["threads"])
         device = find_device(name, read_device(options["device"]))
         require_available(EngineSpec(backend=name, options=settings, device=device))
-        check_source_ahead(source)
+        described = check_source_ahead(source)
         calls = declare_input_calls(inputs)  # the child alone unpacks them
         first = next(iter(calls[0].values()), None)
         if first is None:
             raise ParseError(inputs, "", "no array", "one array for each input")
+        if described and source.normalize is None:
+            for arrays in calls:  # also the batch, which may be fixed
+                check_feeds(described, name_arrays(arrays, described))
         batch = int(first.shape[0]) if first.ndim else 1
         spec = EngineSpec(backend=name, options=settings, device=device, batch=batch, threads=threads)
         job = SourceJob(source=source, out_dir=str(scratch), batch=batch, onnx=takes(name) == "onnx")

@@ -14,7 +14,7 @@ from enginebench.core.blame import explain
 from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError, explaining
 from enginebench.core.records import TensorSpec
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_output_tensors, split_made
-from enginebench.models.objects import import_named
+from enginebench.models.objects import FACTORY, import_named
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import explain_other_build, import_torchvision, with_torchvision
 from enginebench.models.zoo import BUILTIN, TIMM_EXTRA, ModelRef, explain_timm_name, require_packages
@@ -81,8 +81,7 @@ def import_timm() -> Any:
 
 def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """Call the user's `package.module:factory` and return (module, flat and in eval mode; example inputs or ())."""
-    expected = "a function without arguments"
-    factory = with_torchvision(lambda: import_named(ref.name, ModelError, ref.text, expected))
+    factory = with_torchvision(lambda: import_named(ref.name, ModelError, ref.text, FACTORY))
     failing = explaining(ModelError, f"{ref.text}: the factory failed", Exception, SystemExit, describe=explain)
     with failing:  # user code: anything can come out of it, also the end of a script
         returned = with_torchvision(factory)

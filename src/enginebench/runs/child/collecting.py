@@ -18,7 +18,7 @@ from enginebench.core.errors import FeedError, MissingDependency, UsageError
 from enginebench.core.protocols import Array
 from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
-from enginebench.models.objects import import_named
+from enginebench.models.objects import METRIC, import_named
 from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, PLACES, find_common, load_arrays
 from enginebench.runs.child.jobs import MetricsJob, ScoreJob
 from enginebench.runs.child.targets_file import read_targets
@@ -97,7 +97,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
 
 def load_metric(text: str) -> UserMetric:
     """The function that `package.module:function` names, from the user's folder."""
-    function = import_named(text, UsageError, f"--metric {text}", "f(outputs, targets)")
+    function = import_named(text, UsageError, f"--metric {text}", METRIC)
     higher = getattr(function, "higher_is_better", True)
     if not isinstance(higher, bool):
         raise UsageError(f"--metric {text}: higher_is_better is {higher!r}; expected True or False")

@@ -46,7 +46,7 @@ from enginebench.models.archives import (
 )
 from enginebench.models.downloads import check_hub_name
 from enginebench.models.file_kind import check_weights_file
-from enginebench.models.objects import check_importable
+from enginebench.models.objects import FACTORY, METRIC, check_importable
 from enginebench.models.onnx.input_sizes import find_batches
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
 from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads, require_names
@@ -112,16 +112,23 @@ def check_pictures_ahead(request: RunRequest) -> None:
     run_quietly(check)
 
 
-def check_source_ahead(source: ModelSource) -> None:
-    """The same of a model with its weights and inputs, as the sides of a comparison have them."""
+def check_source_ahead(source: ModelSource) -> Sequence[TensorSpec]:
+    """The same of a model with its weights and inputs, as the sides of a comparison have them.
 
-    run_quietly(partial(_check_source_alone, source))
+    Returns the inputs that the model's file describes; empty where only the loaded model knows them.
+    """
+    return run_quietly(partial(_check_source_alone, source)) or ()
 
 
-def parse_sides_ahead(texts: Iterable[str], request: SideRequest) -> list[Side]:
+def parse_sides_ahead(
+    texts: Iterable[str], request: SideRequest, targets: str | None = None, n: int = LABELLED_ENTRIES
+) -> list[Side]:
     """Parse the sides of a comparison and check the same of them.
 
     Of a stored configuration or a bundle its own inputs say what `--inputs` must fit.
+
+    Args:
+        targets: of the inputs, of which at most `n` entries are taken.
     """
     sides = [run_quietly(partial(parse_side, text)) for text in texts]
     described: list[tuple[str, Sequence[TensorSpec]]] = []
@@ -133,6 +140,7 @@ def parse_sides_ahead(texts: Iterable[str], request: SideRequest) -> list[Side]:
         source = replace(request.source, model=side.target)
         if specs := run_quietly(partial(_check_source_alone, source)):
             described.append((side.text, specs))
+            run_quietly(partial(_check_count, request.source, targets, specs, n))
     _refuse_unlike(described)
     return sides
 
@@ -150,6 +158,8 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
         path = check_source(data) if data is not None else None
         if path is not None and path.is_dir() and not _holds_arrays(path):
             check_images(path, min(n, LABELLED_ENTRIES), seed)
+        elif path is not None and path.is_file() and targets is not None:
+            _match_count(targets, len(next(iter(read_heads(path).values()))), n)
 
     run_quietly(check)
 
@@ -166,7 +176,7 @@ def _check_all(request: RunRequest) -> Sequence[TensorSpec] | None:
     _check_any_shapes(request.buckets or (request.input_shapes or {},), request.source, specs)
     _check_engines(request)
     _check_labels(request.targets, request.metrics)
-    _check_count(request, specs)
+    _check_count(request.source, request.targets, specs, LABELLED_ENTRIES)
     if request.data is not None:
         _check_data(request, request.data, specs)
     choose_labelled(request)
@@ -180,15 +190,18 @@ def _check_engines(request: RunRequest) -> None:
         raise refuse_all(f"{name} {NEEDS_MODULE}" for name, _ in request.engines)
 
 
-def _check_count(request: RunRequest, specs: Sequence[TensorSpec] | None) -> None:
-    """Check that the entries of one file of inputs have as many targets."""
-    files = list_input_files(request.inputs) if request.inputs is not None and request.targets is not None else []
-    if len(files) != 1 or not specs or request.normalize is not None:
+def _check_count(source: ModelSource, targets: str | None, specs: Sequence[TensorSpec] | None, most: int) -> None:
+    """Check that the entries of files of inputs, of which at most so many are taken, have as many targets."""
+    files = list_input_files(source.inputs) if source.inputs is not None else []
+    if not files or targets is None or not specs or source.normalize is not None:
         return
-    entries = count_entries(read_heads(files[0]), specs)
-    if entries is not None and request.targets is not None:
-        n = min(entries, LABELLED_ENTRIES)
-        match_targets(read_targets(Path(request.targets)), n, None, cut=n == LABELLED_ENTRIES)
+    counts = [count_entries(read_heads(file), specs) for file in files]
+    _match_count(targets, sum(1 if count is None else count for count in counts), most)
+
+
+def _match_count(targets: str, entries: int, most: int) -> None:
+    n = min(entries, most)
+    match_targets(read_targets(Path(targets)), n, None, cut=n == most)
 
 
 def check_memory(batch: int, shapes: Mapping[str, tuple[int, ...]], specs: Sequence[TensorSpec]) -> None:
@@ -272,7 +285,7 @@ def _check_model(source: ModelSource) -> Sequence[TensorSpec] | None:
         return None
     packaged = ref.kind == "pt2" and is_package(ref.path)
     if ref.kind == "factory":
-        check_importable(ref.name, ModelError, ref.text)
+        check_importable(ref.name, ModelError, ref.text, FACTORY)
     if ref.kind == "timm":
         check_timm_name(ref)
     if ref.kind == "hf":
@@ -326,7 +339,7 @@ def _check_in_child(source: ModelSource) -> None:
 def _check_inputs(text: str, specs: Sequence[TensorSpec] | None) -> None:
     files = list_input_files(text)
     if not files:
-        check_importable(text, ModelError, f"--inputs {text}")
+        check_importable(text, ModelError, f"--inputs {text}", FACTORY)
     for file in files:
         whole = file.is_file() and file.stat().st_size <= WHOLE_BYTES
         arrays = read_file(file) if whole else read_heads(file)
@@ -371,6 +384,6 @@ def _holds_arrays(folder: Path) -> bool:
 def _check_labels(targets: str | None, metrics: Sequence[str]) -> None:
     for name in metrics:
         if ":" in name:
-            check_importable(name, UsageError, f"--metric {name}")
+            check_importable(name, UsageError, f"--metric {name}", METRIC)
     if targets is not None and Path(targets).is_file() and Path(targets).stat().st_size <= WHOLE_BYTES:
         read_targets(Path(targets))

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
 import enginebench
 from enginebench.core.errors import ModelError, ParseError
-from enginebench.models.objects import check_importable
+from enginebench.models.objects import FACTORY, check_importable
 from enginebench.models.samples import read_file, read_heads
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.targets.ahead import run_quietly
@@ -40,7 +41,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("targets.json").write_text("{not json")
     Path("three.txt").write_text("1\n2\n3\n")
     Path("weights.pt").write_text("hello")
-    Path("my_module.py").write_text(IMPORTED + "def make(): ...\ndef score(outputs, targets): ...\n")
+    Path("my_module.py").write_text(
+        IMPORTED + "def make(): ...\ndef score(outputs, targets): ...\nsize = 5\ndef sized(size): ...\n"
+    )
+    fixed = onnx.load(GRAPH)
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 8
+    onnx.save(fixed, "fixed.onnx")
     Path("photos/0").mkdir(parents=True)
     for name in ("a", "b"):
         Image.fromarray(np.full((60, 80, 3), 9, np.uint8)).save(f"photos/0/{name}.jpg")
@@ -76,6 +82,15 @@ def run(model: str = str(GRAPH), **options: object) -> object:
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a module": (lambda: run("my_modul:make"), "cannot import my_modul: ModuleNotFoundError"),
     "a factory": (lambda: run("my_module:mak"), "my_module has no 'mak'; did you mean make"),
+    "a constant for a factory": (
+        lambda: run("my_module:size"),
+        "size is an int; expected a function without arguments",
+    ),
+    "a factory that needs arguments": (lambda: run("my_module:sized"), "sized needs size; expected a function without"),
+    "a metric that takes something else": (
+        lambda: run(inputs="good.npz", targets="targets.json", metric="my_module:make"),
+        "--metric my_module:make: make takes no arguments; expected f(outputs, targets)",
+    ),
     "a graph": (lambda: run("cut.onnx"), "cut.onnx, 2000 bytes: found no complete protobuf message"),
     "images": (lambda: run("resnet18", data="photos"), "image photos/0/b.jpg cannot be decoded"),
     "names of inputs": (lambda: run(inputs="names.npz"), "unknown input 'wrong'; missing input 'input'"),
@@ -133,6 +148,18 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         "has dtype float64, not float32",
     ),
     "shapes, in infer": (lambda: enginebench.infer(GRAPH, "shape.npz", engine="ort"), "has shape 4x3x8x8"),
+    "a fixed batch, in infer": (
+        lambda: enginebench.infer("fixed.onnx", "good.npz", engine="ort"),
+        "input 'input' has shape 4x1x8x8, not 8x1x8x8",
+    ),
+    "targets of inputs, in accuracy": (
+        lambda: enginebench.accuracy(f"ort@{GRAPH}", inputs="good.npz", targets="three.txt"),
+        "--targets has 3 entries, and there are 4 samples",
+    ),
+    "targets of prepared arrays, in accuracy": (
+        lambda: enginebench.accuracy(f"ort@{GRAPH}", "good.npz", targets="three.txt"),
+        "--targets has 3 entries, and there are 4 samples",
+    ),
     "images, in accuracy": (lambda: enginebench.accuracy(f"ort@{GRAPH}", "photos"), "b.jpg cannot be decoded"),
     "inputs, in profile": (lambda: enginebench.profile(GRAPH, engine="ort", inputs="names.npz"), "unknown input"),
     "a name in --input-shape": (lambda: run(input_shape="image:1x1x8x8"), "no such input; the inputs are input"),
@@ -191,6 +218,10 @@ def test_it_is_refused_while_another_run_holds_the_device(wrong: str, here: Path
 
 FOUND = {
     "a function": "def make(): ...",
+    "a function whose arguments have defaults": "def make(size=5, *more, wide=False): ...",
+    "a function that a decorator changes": "@call_with(5)\ndef make(size): ...",
+    "a name for what another module puts there": "make = None",
+    "a constant that is replaced": "make = 5\ndef later():\n    global make\n    make = print",
     "a name that is assigned in a branch": "try:\n    make = 1\nexcept ImportError:\n    make = 2",
     "what is imported": "from json import loads as make",
     "a star import": "from json import *",
@@ -207,10 +238,10 @@ def test_what_may_be_there_is_not_refused(source: str, tmp_path: Path, monkeypat
     Path("their_pack").mkdir()
     Path("their_pack/__init__.py").write_text(IMPORTED)
     Path("their_pack/inner.py").write_text(f"{IMPORTED}{FOUND[source]}\n")
-    check_importable("their_pack.inner:make", ModelError, "MODEL")
-    check_importable("their_pack:inner", ModelError, "MODEL")
-    check_importable("numpy.linalg:norm", ModelError, "MODEL")
-    check_importable("math:sqrt", ModelError, "MODEL")
+    check_importable("their_pack.inner:make", ModelError, "MODEL", FACTORY)
+    check_importable("their_pack:inner", ModelError, "MODEL", FACTORY)
+    check_importable("numpy.linalg:norm", ModelError, "MODEL", FACTORY)
+    check_importable("math:sqrt", ModelError, "MODEL", FACTORY)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +261,7 @@ def test_what_cannot_be_there_is_named(named: str, message: str, tmp_path: Path,
     Path("their_pack/inner.py").write_text("def make(): ...\n")
     Path("their_pack/broken.py").write_text("def make(:\n")
     with pytest.raises(ModelError, match=message):
-        check_importable(named, ModelError, "MODEL")
+        check_importable(named, ModelError, "MODEL", FACTORY)
 
 
 def test_headers_say_what_the_whole_file_says(tmp_path: Path) -> None:
