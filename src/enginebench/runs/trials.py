@@ -1,7 +1,7 @@
 """Run the trials of configurations, interleaved: A B C, C B A, and so on, each in a fresh process and timed alone."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from statistics import fmean
 from typing import TypeVar
@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, MeasurementError, TimedOut
-from enginebench.core.records import Artifact, LeastWork, Result, Status
+from enginebench.core.records import Artifact, LeastWork, Result, Status, TrafficCell
 from enginebench.core.shapes import concrete_shape, list_cells, size_artifact
 from enginebench.engines.registry import is_simulated
 from enginebench.report.numbers import format_alone, format_significant
@@ -71,7 +71,7 @@ class TrialRunner:
         self._times_starts = rules.for_calls is not None or "first-output" in rules.needs
         self._medians: dict[str, list[float]] = {}  # of the trials in this process, in ns
         self._timed_s: list[float] = []  # seconds that each trial in this process took, with its start
-        self._works: dict[tuple[str, int, str], LeastWork | None] = {}  # of a graph, batch and shapes; None: unknown
+        self._works: dict[tuple[str, str], LeastWork | None] = {}  # of a graph and cells; None: unknown
 
     def is_measured(self, configuration_id: str, trial: int) -> bool:
         return any(m.trial == trial for m in self._results.current[configuration_id].measurements)
@@ -218,7 +218,8 @@ class TrialRunner:
         return str(path.absolute()) if path.exists() and not varies else ""
 
     def _count_work(self, result: Result) -> LeastWork | None:
-        """Count the work of one call, by a graph of the same model; None if it is unknown.
+        """Count the work of one call, or of the mean request of a mix, by a graph of the same model; None if that of
+        any cell is unknown.
 
         A simulated engine, which only waits, does no work.
         """
@@ -230,31 +231,11 @@ class TrialRunner:
         graph = next((a for chain in chains for a in chain if a.kind == "onnx"), None)
         if graph is None or is_simulated(result.engine.backend):
             return None
-        if result.engine.traffic:
-            return self._count_mix(result, graph)
-        return self._count_call(result, graph, result.shapes)
-
-    def _count_mix(self, result: Result, graph: Artifact) -> LeastWork | None:
-        """Count the work of the mean request of a mix; None if that of any cell is unknown."""
-        total = dict.fromkeys(LeastWork.__struct_fields__, 0.0)
-        for cell in list_cells(result.engine):
-            shapes = {spec.name: concrete_shape(spec, cell.batch) for spec in size_artifact(graph, cell).inputs}
-            one = replace(result, engine=cell)
-            if (work := self._count_call(one, graph, shapes)) is None:
-                return None
-            weight = next(c.weight for c in result.engine.traffic if (c.batch, c.shapes) == (cell.batch, cell.shapes))
-            total = {name: value + weight * getattr(work, name) for name, value in total.items()}
-        return LeastWork(**total)
-
-    def _count_call(self, result: Result, graph: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> LeastWork | None:
-        if shapes.keys() != {spec.name for spec in graph.inputs} and len(shapes) == len(graph.inputs):
-            # A module's inputs have names of their own, in the order of the graph's.
-            shapes = {spec.name: shape for spec, shape in zip(graph.inputs, shapes.values(), strict=True)}
-        key = graph.path, result.engine.batch, repr(sorted(shapes.items()))
+        cells = _list_sized_cells(result, graph)
+        key = graph.path, repr(cells)
         if key not in self._works:
-            job = LeastWorkJob(path=graph.path, shapes=dict(shapes), batch=result.engine.batch)
             try:
-                self._works[key] = run_child(job, timeout_s=self._timeout_s())
+                self._works[key] = run_child(LeastWorkJob(path=graph.path, cells=cells), timeout_s=self._timeout_s())
             except EngineBenchError as error:
                 self._works[key] = None
                 self._reporter.say(f"the least time of {result.model} is not known: {error}")
@@ -281,6 +262,20 @@ class TrialRunner:
         left = sum(one.measure.processes - len(list_trials(self._results.current[one.id])) for one in configurations)
         if left and self._timed_s and configuration.measure.processes < ENDLESS:
             yield f"at most {format_significant(left * fmean(self._timed_s), 2)} s left"
+
+
+def _list_sized_cells(result: Result, graph: Artifact) -> tuple[TrafficCell, ...]:
+    """Return what a configuration serves, one cell or those of its mix, with the shapes of all inputs of the graph."""
+    engine = result.engine
+    if engine.traffic:
+        sizes = [(c.batch, size_artifact(graph, c).inputs) for c in list_cells(engine)]
+        shapes = [{spec.name: concrete_shape(spec, batch) for spec in inputs} for batch, inputs in sizes]
+        return tuple(replace(cell, shapes=own) for cell, own in zip(engine.traffic, shapes, strict=True))
+    own = dict(result.shapes)
+    if own.keys() != {spec.name for spec in graph.inputs} and len(own) == len(graph.inputs):
+        # A module's inputs have names of their own, in the order of the graph's.
+        own = {spec.name: shape for spec, shape in zip(graph.inputs, own.values(), strict=True)}
+    return (TrafficCell(weight=1.0, batch=engine.batch, shapes=own),)
 
 
 def order_trials(configurations: Sequence[PlannedConfiguration]) -> list[ScheduledTrial]:

@@ -83,6 +83,13 @@ def test_more_calls_than_were_timed_follow_if_they_are_short(timed: list[int], c
     assert engine.calls_bound == calls
 
 
+def test_the_cells_of_a_mix_share_the_time_of_more_calls() -> None:
+    engine = Engine(lambda e: MS)
+    engine.bind(FEEDS)
+    run_longer(engine, 400 * [MS], cells=10)
+    assert engine.calls_bound == 50
+
+
 class InMemory(np.ndarray[Any, Any]):
     """An array that takes long to copy, because it lies in no cache."""
 

@@ -33,6 +33,7 @@ from enginebench.core.records import (
     ResultWarning,
     Score,
     Task,
+    TrafficCell,
 )
 
 Response = TypeVar("Response")
@@ -275,18 +276,22 @@ class StartJob(Job[StartResponse], frozen=True, kw_only=True, tag="start"):
 
 
 class LeastWorkJob(Job[LeastWork], frozen=True, kw_only=True, tag="least-work"):
-    """Count the work of one call of a graph that no engine can leave out."""
+    """Count the work of one call, or of the mean request of a mix, that no engine can leave out."""
 
     path: str
-    shapes: dict[str, tuple[int, ...]]
-    batch: int
+    cells: tuple[TrafficCell, ...]  # with the shapes of all inputs; of one call one, of weight 1
 
     def perform(self, note: NoteCall, keep: KeepCall[LeastWork]) -> LeastWork:
         from enginebench.models.onnx.source import load_graph
         from enginebench.models.onnx.work import count_least_work
 
         path = Path(self.path)
-        return count_least_work(load_graph(path), self.shapes, self.batch, path)
+        graph = load_graph(path)
+        works = [(cell.weight, count_least_work(graph, cell.shapes, cell.batch, path)) for cell in self.cells]
+        totals = {
+            name: sum(weight * getattr(work, name) for weight, work in works) for name in LeastWork.__struct_fields__
+        }
+        return LeastWork(**totals)
 
 
 class BuildResponse(Provable, frozen=True, kw_only=True):

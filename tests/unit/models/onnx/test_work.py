@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from enginebench.core.records import LeastWork
+from enginebench.core.records import LeastWork, TrafficCell
 from enginebench.models.onnx.work import count_least_work
+from enginebench.runs.child.jobs import LeastWorkJob
 
 ROWS, WIDE = 3, 8
 PRODUCT = ROWS * WIDE * WIDE
@@ -227,3 +228,19 @@ def test_bytes_that_must_be_read_and_written(nodes: str, read: float, written: f
 def test_a_convolution_reads_its_input_unless_its_steps_leave_values_out(side: int, kernel: int, read: int) -> None:
     found = count_conv(side, kernel, 2, {"strides": [2, 2]})
     assert found.read_bytes == pytest.approx(4 * 2 * read**2)
+
+
+def test_a_mean_request_has_the_work_of_its_shapes_by_their_weights(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", WIDE))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("batch", WIDE))],
+        [numpy_helper.from_array(SQUARE, "w")],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    cells = tuple(TrafficCell(weight=w, batch=n, shapes={"x": (n, WIDE)}) for w, n in ((0.75, 1), (0.25, 8)))
+    work = LeastWorkJob(path=str(path), cells=cells).perform(print, print)
+    assert work.gemm_macs == pytest.approx((0.75 * 1 + 0.25 * 8) * WIDE * WIDE)
+    assert work.read_bytes == pytest.approx((0.75 * 1 + 0.25 * 8) * WIDE * 4)

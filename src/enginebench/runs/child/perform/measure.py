@@ -261,7 +261,7 @@ def _find_missing_work(
     if expected is not None:  # first: an engine that skips its work after some calls must not be woken
         warnings += recheck.recheck_outputs(engine, samples, expected, precision)
         if job.trial == 0 and not warnings:
-            run_longer(engine, measured.latency_ns)
+            run_longer(engine, measured.latency_ns, max(1, len(job.engine.traffic)))
             warnings += recheck.recheck_outputs(engine, samples, expected, precision)
     if job.measure.scope != "compute":
         return warnings  # scope io times binding new inputs, and the fetch, in each call
