@@ -15,6 +15,7 @@ from enginebench.core.entry import DeviceKind, Family
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import parse_engine
 from enginebench.core.records import EngineSpec, Precision
+from enginebench.core.shapes import PAD
 from enginebench.core.store import read_record
 from enginebench.core.text import list_some
 from enginebench.engines.registry import ENTRIES
@@ -228,6 +229,16 @@ def order_first(arms: Sequence[Arm], combinations: Sequence[Setting]) -> list[Se
 def list_references(arms: Sequence[Arm]) -> list[Setting]:
     """Return the default in FP32 with whose outputs the others' are compared; [] without any."""
     return [arm.default for arm in arms if arm.precision == "fp32"][:1]
+
+
+def list_padded(arms: Sequence[Arm], count: int) -> list[Setting]:
+    """List the defaults of the arms with each padding of a mix, one of each arm after the other; at most `count`.
+
+    They race with the defaults: a race of these alone may take all of the time, and what is padded is built soon.
+    """
+    lines = [[arm.set({PAD: value}) for value in arm.knobs.get(PAD, ())[1:]] for arm in arms]
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*lines))
+    return list(dict.fromkeys(filter(None, turns)))[:count]
 
 
 def split_first(

@@ -155,24 +155,36 @@ class Search:
         generation, admitted, start = self.record.generations[index], list[Setting](), 0
         for chunk in self._split(generation.settings):
             new = start >= generation.checked
-            trials = LOOKS[0] * (len(admitted) + len(chunk))
-            if new and admitted and not self._has_time(trials, self._expect_build(chunk)):
-                untried = tuple(one.name for one in generation.settings[start:])
+            fitting = self._cut_to_time(chunk, len(admitted)) if new and admitted else chunk
+            if len(fitting) < len(chunk):
+                end = start + len(fitting)
+                untried = tuple(one.name for one in generation.settings[end:])
                 self.record = replace(self.record, untried=(*self.record.untried, *untried))
-                self._change(index, replace(generation, settings=generation.settings[:start], checked=start))
-                self._reporter.say(f"no time left to try {len(generation.settings) - start} more settings")
+                self._reporter.say(f"no time left to try {len(untried)} more settings")
+                generation = replace(generation, settings=generation.settings[:end], checked=start)
+                self._change(index, generation)
+            if not fitting:
                 break
-            refusals = self._build(chunk)
-            admitted += [setting for setting in chunk if refusals[setting.name] is None]
+            refusals = self._build(fitting)
+            admitted += [setting for setting in fitting if refusals[setting.name] is None]
             self._admitted |= {setting.name for setting in admitted}
-            refused = [(setting, reason) for setting in chunk if (reason := refusals[setting.name]) is not None]
+            refused = [(setting, reason) for setting in fitting if (reason := refusals[setting.name]) is not None]
             for setting, reason in refused:
                 dropped = Dropped(candidate=setting.name, generation=index + 1, round=0, reason=reason)
                 self._lose(setting, dropped)
             if new:
-                self._change(index, replace(generation, checked=start + len(chunk)))
-            start += len(chunk)
+                self._change(index, replace(generation, checked=start + len(fitting)))
+            start += len(fitting)
+            if start == len(generation.settings):
+                break
         return admitted
+
+    def _cut_to_time(self, chunk: Sequence[Setting], racing: int) -> list[Setting]:
+        """Return the first settings of a chunk that can be built, and race beside so many others, in the time left."""
+        for count in range(len(chunk), 0, -1):
+            if self._has_time(LOOKS[0] * (racing + count), self._expect_build(chunk[:count])):
+                return list(chunk[:count])
+        return []
 
     def _split(self, settings: Sequence[Setting]) -> list[list[Setting]]:
         """Split settings into builds between looks at the budget: an engine that compiles for long alone, but beside

@@ -28,6 +28,7 @@ from enginebench.features.tune.proposals import (
     Proposer,
     Remaining,
     list_known,
+    list_padded,
     make_proposer,
     read_gains,
     split_first,
@@ -375,6 +376,7 @@ def _open(
     good = list_known(arms, families, kind)
     expected = Expectations(kind, families, good)
     first, others = split_first(arms, good, expected, request.budget_s)
+    first += list_padded([arm for arm in arms if arm.default in first], request.candidates)
     if others:
         proposers.insert(0, Remaining(others, expected))
     store = partial(write_search, folder.root)

@@ -181,6 +181,18 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     assert roomy.limits["z:mode=good fp32 2 threads"] == 500.0 and roomy.limits["z:arena=none fp32 2 threads"] == 200.0
 
 
+@pytest.mark.parametrize(("budget_s", "tried"), [(60.0, 6), (45.0, 4), (400.0, 12)])
+def test_of_settings_built_together_those_are_tried_that_fit_into_the_time(budget_s: float, tried: int) -> None:
+    """Two trials of each, at three seconds while none was measured, and a quarter of the budget for the final."""
+    track = Scripted()
+    (wide,) = [replace(arm, knobs={**arm.knobs, "size": tuple(map(str, range(12)))}) for arm in ARMS[:1]]
+    known = [wide.set({"size": size}) for size in wide.knobs["size"]]
+    search = run_with([wide], track, budget_s, known=known)
+    first = search.record.generations[0]
+    assert (len(first.settings), first.checked) == (tried, tried)
+    assert search.record.untried == tuple(one.name for one in known[tried:])
+
+
 def interrupt(track: Scripted, count: int, after_s: float = 0.0) -> Callable[..., None]:
     """Ctrl-C when it is called for the n-th time, so many seconds later."""
     left = iter(range(count))

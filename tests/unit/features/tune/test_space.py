@@ -79,6 +79,19 @@ def test_padding_is_searched_by_few_multiples_that_follow_from_the_lengths() -> 
     assert find_arms("ort")["ort fp32"].knobs.get("pad") is None, "without a mix"
 
 
+def test_padded_settings_race_with_the_defaults_one_of_each_engine_after_the_other() -> None:
+    arms = [replace(arm, knobs={"pad": ("", "8", "largest"), **arm.knobs}) for arm in ARMS]
+    named = [setting.name for setting in proposals.list_padded([*arms, ARMS[0]], 12)]
+    assert named == [
+        "x:pad=8 fp32 2 threads",
+        "y:kept=1,pad=8 fp32 2 threads",
+        "x:pad=largest fp32 2 threads",
+        "y:kept=1,pad=largest fp32 2 threads",
+    ]
+    assert [setting.name for setting in proposals.list_padded(arms, 1)] == named[:1]
+    assert proposals.list_padded(ARMS, 12) == []
+
+
 @pytest.mark.parametrize("goal", ["latency", "throughput"])
 def test_a_setting_is_read_back_as_it_was_made(goal: str) -> None:
     for arm in find_arms("ort:arena=none,openvino,pytorch-compile,fake", FP32, INT8, goal=goal).values():
