@@ -441,6 +441,7 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     top5_agreement: float | None = None
     nonfinite: int  # of both sides together
     nonfinite_alike: int = 0  # places where both have the same infinity, or no number
+    infinite_alike: int = 0  # of those, the places with the same infinity: equal values, as in masked logits
     # Classes only. A flip is another best class; a near tie is a sample that noise of the size seen could flip.
     flips: int | None = None
     flips_beyond_noise: int | None = None
@@ -461,9 +462,15 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     snr_min_at: str = ""  # which slice that is
     boxes_like: bool = False  # looks like the boxes of a detector, but matching was not requested
 
+    @property
+    def broken(self) -> int:
+        """How many values of both sides are no numbers, or an infinity that the other side does not have there."""
+        return self.nonfinite - 2 * self.infinite_alike
+
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """The differences of outputs of two engines on the same inputs. Non-finite values never pass."""
+    """The differences of outputs of two engines on the same inputs. Values that are no number never pass, nor do infinities that
+    only one side has."""
 
     n: int  # samples with outputs of both
     n_requested: int | None = field(default=None, name="asked")  # samples to compare, where that is recorded

@@ -95,7 +95,7 @@ def assess_outputs(
     random = f"random {' and '.join(whys)}" if whys else ""
     if whys and drift is not None and _is_rounded_alike(result, drift):
         whys, own = [], f"{own}, with {random}"
-    broken = drift is not None and any(output.nonfinite for output in drift.outputs)
+    broken = drift is not None and any(output.broken for output in drift.outputs)
     if not broken and do_outputs_vary(result, drift.reference if drift else result.id):
         return "not_judged", VARIES
     if is_reference and (drift is None or drift.reference == result.id):
@@ -104,8 +104,8 @@ def assess_outputs(
         return "same", f"it is the reference{own}{random and ', with '}{random}"
     if drift is None or drift.unlike or not drift.n:
         return "not_judged", "; ".join(drift.unlike) if drift and drift.unlike else "the outputs were not compared"
-    finite = [replace(o, nonfinite=o.nonfinite - 2 * o.nonfinite_alike) for o in drift.outputs]
-    if broken and all(keeps_limits(o, drift.limits) for o in finite):  # as masked logits are meant to be
+    finite = [replace(o, nonfinite=o.nonfinite - 2 * o.nonfinite_alike, infinite_alike=0) for o in drift.outputs]
+    if broken and all(keeps_limits(o, drift.limits) for o in finite):  # no number where the graph says so
         return "not_judged", "; ".join(find_exceeded(drift))
     shortened = (result.requested_precision, result.engine.precision) != ("fp32", "fp32")
     formats = {result.requested_precision, result.engine.precision, *(requested if shortened else ())}

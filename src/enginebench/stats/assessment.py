@@ -326,6 +326,6 @@ def _find_agreement(drift: Drift | None) -> Agreement:
         centred_cosine=worst("centred_cosine_mean"),
         top1_agreement=worst("top1_agreement"),
         shared_decisions=worst("agreement"),
-        nonfinite=sum(o.nonfinite for o in outputs),
+        nonfinite=sum(o.broken for o in outputs),
         outputs_agree=drift.passed if drift and not drift.unlike else None,
     )

@@ -442,8 +442,10 @@ def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrif
 def _measure_numbers(name: str, reference: Array, candidate: Array, options: _DriftOptions) -> OutputDrift:
     ref, cand = _as_rows(reference), _as_rows(candidate)
     finite = np.isfinite(ref) & np.isfinite(cand)
-    whole = finite.all(axis=1)
-    a, b = ref[whole], cand[whole]
+    # The same infinity is no difference, as in masked logits; where nothing else is left, nothing was compared.
+    infinite = (ref == cand) & np.isinf(ref) & finite.any()
+    whole = (finite | infinite).all(axis=1)
+    a, b = (np.where(infinite, 0, side)[whole] for side in (ref, cand))
     cosines = _cosines(a, b)
     classes = reference.ndim == 2 and options.task not in MEASURING
     shape = (len(a), *reference.shape[1:])
@@ -461,16 +463,17 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, options: _Dr
         snr_db=_measure_snr(ref[finite], cand[finite]),
         snr_min_db=worst[0] if worst else None,
         snr_min_at=worst[1] if worst else "",
-        top1_agreement=_agreement(a, b, 1) if classes else None,
-        top5_agreement=_agreement(a, b, 5) if classes else None,
+        top1_agreement=_agreement(ref[whole], cand[whole], 1) if classes else None,
+        top5_agreement=_agreement(ref[whole], cand[whole], 5) if classes else None,
         nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand),
-        nonfinite_alike=int(np.count_nonzero(~finite & ((ref == cand) | (np.isnan(ref) & np.isnan(cand))))),
+        nonfinite_alike=int(np.count_nonzero(infinite | (np.isnan(ref) & np.isnan(cand)))),
+        infinite_alike=int(np.count_nonzero(infinite)),
         slices=_measure_slices(a.reshape(shape), b.reshape(shape)),
         samples=options.share,
         snr_most_db=_measure_most(a, b, options.share),
         boxes_like=options.task is None and find_box_axis(reference) is not None,
     )
-    flips = _count_flips(a, b) if classes else None
+    flips = _count_flips(ref[whole], cand[whole]) if classes else None
     return drift if flips is None else _add_flips(drift, flips)
 
 
@@ -689,12 +692,13 @@ def _add_flips(drift: OutputDrift, flips: _Flips) -> OutputDrift:
 
 def _measure_margins(ref: Floats) -> Floats:
     """Return the best score less the second best, for every sample."""
-    return np.diff(np.partition(ref, -2, axis=1)[:, -2:])[:, 0]
+    with np.errstate(invalid="ignore"):  # where two classes are infinite, they tie
+        return np.diff(np.partition(ref, -2, axis=1)[:, -2:])[:, 0]
 
 
 def _measure_noise(ref: Floats, cand: Floats) -> float:
     """Standard deviation of the differences within a sample: what moves all scores alike flips nothing."""
-    within = cand - ref
+    within = np.subtract(cand, ref, out=np.zeros_like(ref), where=ref != cand)  # the same infinity: no difference
     within -= within.mean(axis=1, keepdims=True) if within.size else 0.0
     size = float(np.abs(within).max(initial=0))
     return size * float(np.sqrt(np.mean((within / size) ** 2))) if size else 0.0
@@ -840,7 +844,7 @@ def list_exceeded(drift: Drift) -> list[Exceeded]:
     """List why a drift did not pass: a reason for each output and limit that was not kept."""
     reasons = []
     for output in drift.outputs:
-        if output.nonfinite:
+        if output.broken:
             alike = ", the same on both sides" if output.nonfinite == 2 * output.nonfinite_alike else ""
             reasons.append(Exceeded(f"{output.name}: {count_nonfinite(output.nonfinite)}{alike}"))
     for output in drift.outputs:
@@ -984,8 +988,8 @@ def _lacks_partners(output: OutputDrift, limits: Mapping[str, float]) -> bool:
 
 
 def keeps_limits(output: OutputDrift, limits: Mapping[str, float]) -> bool:
-    """Whether an output is within limits, by the names in `LIMITS`; an output with non-finite values never is."""
-    if output.nonfinite:
+    """Whether an output is within limits, by the names in `LIMITS`; one with `broken` values never is."""
+    if output.broken:
         return False
     return all(_keeps(name, _find_figure(output, name).value, limit) for name, limit in limits.items())
 

@@ -105,15 +105,32 @@ def test_the_size_of_the_outputs_says_nothing(size: float) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("both", [True, False])
-def test_anything_non_finite_never_passes(bad: float, both: bool) -> None:
+def test_no_number_passes_nor_an_infinity_of_one_side(bad: float, both: bool) -> None:
     ref, cand = REF.copy(), REF.copy()
     cand[0, 0] = bad
     if both:
         ref[0, 0] = bad
     drift, out = measure(ref, cand)
-    assert (drift.passed, out.nonfinite, out.nonfinite_alike) == (False, 2 if both else 1, int(both))
+    equal = both and not np.isnan(bad)
+    assert (drift.passed, out.nonfinite, out.nonfinite_alike) == (equal, 2 if both else 1, int(both))
+    assert out.broken == (0 if equal else out.nonfinite)
     # The rest is still measured.
     assert out.max_abs_diff == 0.0 and out.cosine_mean == pytest.approx(1.0)
+
+
+def test_masked_logits_are_compared_without_what_is_masked() -> None:
+    """A class that is masked by -inf is no difference, is never the best, and adds nothing to the signal."""
+    masked, scaled, other = REF.copy(), REF * np.float32(1.2), REF.copy()
+    masked[:, 1] = scaled[:, 1] = -np.inf
+    other[:, 2] = -np.inf
+    assert measure(masked, masked, **default_limits("fp32"))[0].passed
+    drift, out = measure(masked, scaled, **default_limits("fp32"))
+    assert not drift.passed and not out.broken
+    kept = np.delete(masked, 1, axis=1), np.delete(scaled, 1, axis=1)
+    assert out.snr_db == pytest.approx(measure(*kept)[1].snr_db)
+    assert (out.top1_agreement, out.flips) == (1.0, 0)
+    assert not measure(masked, other, **default_limits("fp32"))[0].passed
+    assert not measure(np.full_like(REF, -np.inf), np.full_like(REF, -np.inf))[0].passed, "nothing was compared"
 
 
 def test_nothing_finite_measures_nothing() -> None:

@@ -108,7 +108,7 @@ def explain_refusal(result: Result) -> str | None:
         return f"{', '.join(text)} holds text, which only a bundle of ort takes and gives; deliver one of ort"
     if result.status not in ("ok", "partial"):
         return f"it is {result.status}{f' ({result.reason})' if result.reason else ''}, not ok"
-    if result.drift is not None and any(output.nonfinite for output in result.drift.outputs):
+    if result.drift is not None and any(output.broken for output in result.drift.outputs):
         return "it has non-finite outputs"
     return None
 

@@ -148,7 +148,7 @@ def _find_drift(
         return None
     if drift.unlike:
         return f"its outputs cannot be compared: {'; '.join(drift.unlike)}"
-    if any(output.nonfinite for output in drift.outputs):
+    if any(output.broken for output in drift.outputs):
         return "its outputs are not finite"
     if limits is not None:
         kept = all(keeps_limits(output, limits) for output in drift.outputs)
