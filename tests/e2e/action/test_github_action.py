@@ -71,6 +71,28 @@ def test_a_branch_and_a_change_are_measured_and_kept(runner: Runner, checkout: P
     assert (runner.temp / "pip.log").read_text().count(f"{ROOT}[ort") == 2  # with the page's extra, then the engine's
 
 
+def test_names_that_a_shell_would_read_are_names(runner: Runner, checkout: Path) -> None:
+    """Both belong to a pull request: whatever they hold, nothing is run, and the right file is measured."""
+    branch = "feature/$(touch${IFS}ran)-`touch${IFS}ran`-'q\"-ünï;a&b"
+    model = "models/my net (1) $(touch ran) 'q\" ünï@x,y;z.onnx"
+    upstream = checkout.parent / "upstream"
+    git(upstream, "checkout", "-b", branch)
+    make_scale(upstream / model, 1)
+    git(upstream, "add", ".")
+    git(upstream, "commit", "-m", "base")
+    git(checkout, "fetch")
+    make_scale(checkout / model, 1)
+    assert runner.run("", model=model, against=branch, margin="1") == 0, runner.log
+    (kept,) = runner.artifacts.iterdir()
+    assert re.fullmatch(r"enginebench-my-net-1-touch-ran-q-n-x-y-z-[0-9a-f]{8}", kept.name)
+    assert json.loads((kept / "bench.json").read_text())["comparison"]["outputs_agree"] is True
+    assert not [*checkout.parent.rglob("ran")]
+    with serve_api() as api:
+        assert run_comment(runner, api) == 0, runner.log
+    (comment,) = api.comments
+    assert "$(touch ran)" in comment["body"].partition("````text")[2]
+
+
 def test_other_outputs_fail_the_job_and_are_kept_all_the_same(runner: Runner, checkout: Path) -> None:
     make_scale(checkout / "models" / "net.onnx", -5)
     assert runner.run("", model="models/net.onnx", against="v1") == 4

@@ -128,8 +128,10 @@ def format_delivery(document: DeliverDocument) -> Iterator[str]:
     checked = "its outputs are as measured" if document.checked else "NOT checked"
     yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
     yield from (f"  {clean_text(note)}" for note in document.notes)
-    script = tell_from_option(str(Path(document.bundle) / "predict.py"))
-    yield f"Try it: {join_words(['python', script, '--check'])}"
+    # What did not run here would not run when typed: the notes say what it needs first.
+    if document.checked:
+        script = tell_from_option(str(Path(document.bundle) / "predict.py"))
+        yield f"Try it: {join_words(['python', script, '--check'])}"
 
 
 def deliver_configuration(

@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import TEXT, Artifact, TensorSpec
-from enginebench.features.deliver.verb import check_bundle, choose_configuration, refuse_changed
+from enginebench.features.deliver.verb import (
+    DeliverDocument,
+    check_bundle,
+    choose_configuration,
+    format_delivery,
+    refuse_changed,
+)
 from enginebench.features.deliver.writing import (
     CPU,
     GPU,
@@ -71,6 +77,10 @@ def test_what_needs_a_package_that_is_not_here_is_written_unchecked_and_says_so(
     bundle: Any = SimpleNamespace(row="r", engine=engine, runtime={}, requirements=packages)
     warning = check_bundle(tmp_path, bundle, force=False)
     assert warning is not None and "not checked: it needs no-such-package, not installed here" in warning
+    document = DeliverDocument(bundle="ship", row="r", files=(), checked=False, notes=(warning,))
+    assert not [line for line in format_delivery(document) if line.startswith("Try it")], "typed, it would fail"
+    *_, last = format_delivery(replace(document, checked=True, notes=()))
+    assert last == "Try it: python ship/predict.py --check"
 
 
 # What it may bring beside them.
