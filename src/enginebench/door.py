@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from enginebench import __version__
-from enginebench.core.commands import COMMAND, IN_FILE, OPTIONS_FILE, VERB
+from enginebench.core.commands import COMMAND, IN_FILE, OPTIONS_FILE, VERB, join_words
 from enginebench.core.errors import (
     ArtifactError,
     DependencyError,
@@ -49,6 +49,9 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 # No file descriptor, process or memory is left to this process, or to the system.
 FULL = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 RAISE_LIMIT = "End other programs, or raise the limit of this shell (ulimit -n 1024, ulimit -u, ulimit -v)"
+
+# What runs a command in an environment that it keeps in its cache, by the folder of that environment.
+RUNNERS = {"archive-v0": ("uvx", "--from"), "pipx": ("pipx", "run", "--spec")}
 
 # Those of the kernel, then those of features; the groups of --help stand in the order in which they first appear.
 VERBS = {
@@ -202,6 +205,8 @@ def main(args: list[str] | None = None) -> None:
             click.echo("its last output:", err=True)
             for line in clean_lines(tail).splitlines()[-20:]:
                 click.echo(f"  {line}", err=True)
+        if again := format_with_extras(str(error), Path(sys.prefix), sys.argv[1:] if args is None else args):
+            click.echo(f"This environment is temporary: pip adds nothing to it. Instead: {again}", err=True)
         code = error.exit_code
     except UnicodeEncodeError as error:
         click.echo(f"error: {format_unencodable(error.object)}", err=True)
@@ -226,6 +231,15 @@ def main(args: list[str] | None = None) -> None:
         click.echo(f"error: cannot access a path: {clean_text(str(error))}. Check the link", err=True)
         code = ArtifactError.exit_code
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def format_with_extras(message: str, prefix: Path, arguments: Sequence[str]) -> str | None:
+    """Format the command again with the extras that a message names, if a runner made the environment for it alone."""
+    extras = dict.fromkeys(re.findall(r"enginebench\[([\w,-]+)\]", message))
+    runner = RUNNERS.get(prefix.parent.name)
+    if runner is None or not extras:
+        return None
+    return join_words([*runner, f"enginebench[{','.join(extras)}]", "enginebench", *arguments])
 
 
 def format_inaccessible(error: OSError) -> str:

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import enginebench
-from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
+from enginebench.core.errors import ArtifactError, MeasurementError, MissingDependency, UsageError
 from enginebench.core.records import Availability
-from enginebench.door import VERBS, main, program
+from enginebench.door import VERBS, format_with_extras, main, program
 from enginebench.verbs.doctor import format_state
 from processes import Cli, environment
 
@@ -171,3 +171,35 @@ def test_an_empty_text_is_no_path_in_a_program_either() -> None:
 def test_a_mistyped_verb_gets_those_that_may_be_meant() -> None:
     done = CliRunner().invoke(program, ["rum"])
     assert done.exit_code == 2 and "No such command 'rum'. Did you mean run?" in done.output
+
+
+@pytest.mark.parametrize(
+    ("prefix", "again"),
+    [
+        ("/home/u/.cache/uv/archive-v0/x1", "uvx --from 'enginebench[ort]' enginebench run 'a b.onnx' --engines ort"),
+        ("/home/u/.cache/pipx/1", "pipx run --spec 'enginebench[ort]' enginebench run 'a b.onnx' --engines ort"),
+        ("/home/u/.local/share/pipx/venvs/enginebench", None),
+        ("/home/u/project/.venv", None),
+    ],
+)
+def test_a_temporary_environment_gets_the_command_with_the_extra(prefix: str, again: str | None) -> None:
+    """Typed after `uvx` or `pipx run`, the line with pip would install into another environment, or fail."""
+    words = ["run", "a b.onnx", "--engines", "ort"]
+    missing = 'onnxruntime is not installed. To add: pip install "enginebench[ort]" (or: pip install onnxruntime onnx)'
+    assert format_with_extras(missing, Path(prefix), words) == again
+    assert format_with_extras("there is no model a.onnx", Path(prefix), words) is None
+
+
+def test_the_command_with_the_extra_is_printed_below_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise MissingDependency("onnxruntime", 'pip install "enginebench[ort]"')
+
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "archive-v0" / "x1"))
+    monkeypatch.setattr(program, "main", fail)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor"])
+    assert ended.value.code == 3
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.endswith(" Instead: uvx --from 'enginebench[ort]' enginebench doctor")
