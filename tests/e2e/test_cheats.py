@@ -21,6 +21,8 @@ FOUND = {
     "cached-by-extremes": ("implausible_time.repeated", "same"),
     "cached-by-address": ("implausible_time.outputs", "same"),
     "first-of-bind": ("implausible_time.repeated", "same"),
+    "skip-at-once": ("implausible_time.repeated", "same"),
+    "skip-unfetched": ("implausible_time.repeated", "same"),
     "second-of-bind": ("implausible_time.repeated", "same"),
     "half-later": ("implausible_time.outputs", "same"),
     "skip-200": ("implausible_time.outputs", "same"),

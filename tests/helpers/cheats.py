@@ -237,6 +237,50 @@ class FirstCalls(Honest):
             self.compute()
 
 
+class SkipsAndWaits(Honest):
+    """A call that skips its work takes a fifth of the time, so that it looks like a fast one."""
+
+    work_s = 1.0
+
+    def work(self) -> None:
+        begin = time.perf_counter()
+        if self.calls_bound > 1 and self.is_timed():
+            while time.perf_counter() < begin + min(self.work_s / 5, 2e-4):
+                pass
+            return
+        self.compute()
+        self.work_s = min(self.work_s, time.perf_counter() - begin)
+
+    def is_timed(self) -> bool:
+        raise NotImplementedError
+
+
+class SkipsAtOnce(SkipsAndWaits):
+    """Skips what follows the call before at once, as timed calls do."""
+
+    ended = 0.0
+
+    def work(self) -> None:
+        super().work()
+        self.ended = time.perf_counter()
+
+    def is_timed(self) -> bool:
+        return time.perf_counter() - self.ended < 2e-5
+
+
+class SkipsUnfetched(SkipsAndWaits):
+    """Skips where nobody fetched the outputs of the call before."""
+
+    fetched = True
+
+    def is_timed(self) -> bool:
+        fetched, self.fetched = self.fetched, False
+        return not fetched
+
+    def before_fetch(self) -> None:
+        self.fetched = True
+
+
 class First500Calls(Honest):
     def work(self) -> None:
         if self.calls <= 500:
@@ -356,6 +400,8 @@ KINDS: dict[str, type[Honest]] = {
     "first": FirstCallOnly,
     "first-of-bind": FirstCallOfEachBind,
     "first-50": FirstCalls,
+    "skip-at-once": SkipsAtOnce,
+    "skip-unfetched": SkipsUnfetched,
     "first-500": First500Calls,
     "first-5000": First5000Calls,
     "skip-tenth": EveryTenthIsSkipped,

@@ -25,21 +25,28 @@ class Engine:
         self.calls = self.calls_bound = 0
         self.content = b""
         self.seen: set[bytes] = set()
-        self.disturbed = True  # by a bind, or a fetch
+        self.disturbed = True  # by a bind, or by a copy of the inputs
+        self.in_a_row = 0  # calls without a bind or a fetch between
+        self.gap_ns = 0  # between a call and the one before
+        self._ended_ns = 0
 
     def bind(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> None:
         self.content, self.calls_bound, self.disturbed = feeds["x"].tobytes(), 0, True
+        self.in_a_row = 0
         self.clock.advance(self._bind_ns)
 
     def run(self) -> None:
         self.calls += 1
         self.calls_bound += 1
+        self.in_a_row += 1
+        self.gap_ns = self.clock() - self._ended_ns
         self.clock.advance(self._cost(self))
         self.seen.add(self.content)
         self.disturbed = False
+        self._ended_ns = self.clock()
 
     def fetch(self) -> dict[str, np.ndarray[Any, Any]]:
-        self.disturbed = True
+        self.in_a_row = 0
         return {}
 
     def close(self) -> None: ...
@@ -50,16 +57,28 @@ class Engine:
     def __exit__(self, *error: object) -> None: ...
 
 
-def find(cost: Cost, bind_ns: int = 10_000) -> list[str]:
+class Copied(np.ndarray[Any, Any]):
+    """An array that drives others out of the caches when it is copied."""
+
+    engine: Engine
+
+    def copy(self, order: Any = "C") -> np.ndarray[Any, Any]:
+        self.engine.disturbed = True
+        self.engine.clock.advance(10_000)
+        return np.array(self)
+
+
+def find(cost: Cost, bind_ns: int = 10_000, kind: type[Engine] = Engine) -> list[str]:
     """The warnings on an engine that was timed on FEEDS before."""
-    engine = Engine(cost, bind_ns)
-    engine.bind(FEEDS)
-    times = []
+    engine = Copied.engine = kind(cost, bind_ns)
+    feeds = {"x": FEEDS["x"].view(Copied)}
+    engine.bind(feeds)
+    times, run = [], engine.run
     for _ in range(300):
         begin = engine.clock()
-        engine.run()
+        run()
         times.append(engine.clock() - begin)
-    warnings = find_skipped_work(engine, FEEDS, find_short_ns(times), clock=engine.clock)
+    warnings = find_skipped_work(engine, feeds, find_short_ns(times), clock=engine.clock)
     assert engine.content == FEEDS["x"].tobytes(), "the inputs that were timed are bound again"
     return [warning.template for warning in warnings]
 
@@ -97,7 +116,7 @@ class InMemory(np.ndarray[Any, Any]):
 
     def copy(self, order: Any = "C") -> np.ndarray[Any, Any]:
         self.clock.advance(MS)
-        return super().copy(order)
+        return np.array(self)
 
 
 @pytest.mark.parametrize(("first_ns", "expected"), [(MS, []), (3 * MS, ["implausible_time.repeated"])])
@@ -117,23 +136,77 @@ def test_a_first_call_may_take_a_copy_of_its_inputs_longer(first_ns: int, expect
         lambda e: MS if e.calls_bound <= 200 else 1000,
         lambda e: 1000 if e.content in e.seen else MS,
         lambda e: MS if e.calls_bound % 2 else 1000,
+        lambda e: 1000 if e.in_a_row > 5 else MS,
+        lambda e: MS if e.calls_bound == 1 or e.gap_ns > 20_000 else 1000,
+        lambda e: MS if e.in_a_row < 5 or e.gap_ns > 20_000 else 1000,
     ],
-    ids=["first of a bind", "first five", "first two hundred", "cached by content", "every second"],
+    ids=[
+        *("first of a bind", "first five", "first two hundred", "cached by content", "every second"),
+        *("unless outputs are fetched", "if it follows at once", "in a row, at once"),
+    ],
 )
 def test_work_that_is_not_done_in_each_call_is_found(cost: Cost) -> None:
     assert find(cost) == ["implausible_time.repeated"]
+
+
+class InThreadOfBind(Engine):
+    """Computes from the bind on: what the scheduler has done of it when `bind` returns is no part of the call."""
+
+    def bind(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        super().bind(feeds)
+        self.done_ns = 0 if len(self.seen) % 2 else MS
+        self.clock.advance(self.done_ns)
+        self.seen.add(self.content)
+
+    def run(self) -> None:
+        self.clock.advance(MS // 4 + (0 if self.calls_bound else MS - self.done_ns))
+        self.calls_bound += 1
+
+
+def test_what_a_thread_does_from_the_bind_on_belongs_to_the_call() -> None:
+    assert find(lambda e: 0, kind=InThreadOfBind) == ["implausible_time.repeated"]
+
+
+class NewCallables(Engine):
+    """Computes in the first call of each callable that it hands out."""
+
+    @property
+    def run(self) -> Callable[[], None]:
+        costs = iter([MS])
+
+        def call() -> None:
+            self.clock.advance(next(costs, 1000))
+
+        return call
+
+
+def test_a_call_is_one_of_the_callable_that_is_timed() -> None:
+    assert find(lambda e: MS, kind=NewCallables) == ["implausible_time.repeated"]
+
+
+def test_an_engine_that_keeps_outputs_for_other_processes_is_found_in_each() -> None:
+    stored: set[bytes] = {FEEDS["x"].tobytes()}
+
+    def cost(engine: Engine) -> int:
+        known = engine.content in stored
+        stored.add(engine.content)
+        return 1000 if known else MS
+
+    for _ in range(3):
+        assert find(cost) == ["implausible_time.repeated"]
 
 
 @pytest.mark.parametrize(
     "cost",
     [
         lambda e: MS,
-        lambda e: 3 * MS if e.disturbed else MS,  # cold caches, threads that have gone to sleep
+        lambda e: 3 * MS if e.disturbed else MS,  # cold caches
+        lambda e: MS // 2 if e.calls_bound == 1 or e.gap_ns > 5_000 else MS // 8,  # threads that have gone to sleep
         lambda e: MS if e.content == FEEDS["x"].tobytes() else 5 * MS,  # other inputs are more work
         lambda e: 5 * MS if e.calls % 97 == 0 else MS,  # somebody disturbs some calls
         lambda e: 100,  # next to nothing to do
     ],
-    ids=["plain", "slow after a disturbance", "depends on the inputs", "disturbed", "tiny"],
+    ids=["plain", "cold caches", "sleeping threads", "depends on the inputs", "disturbed", "tiny"],
 )
 def test_an_honest_engine_is_not_suspected(cost: Cost) -> None:
     assert find(cost) == []
