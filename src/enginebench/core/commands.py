@@ -45,7 +45,7 @@ OPTIONS: dict[str, frozenset[str]] = {
     "drift": frozenset({"--task", "--locate", "--no-wait", "--allow-code", *_MODEL_INPUTS}),
     "env list": frozenset(),
     "env make": frozenset(),
-    "export": frozenset({"--batch", "--dynamic-batch", *_MODEL_INPUTS}),
+    "export": frozenset({"--batch", "--dynamic-axes", "--dynamic-batch", *_MODEL_INPUTS}),
     "infer": frozenset({"--no-wait", *_MODEL_INPUTS}),
     "load": frozenset(
         {

@@ -137,3 +137,8 @@ def format_ratio(estimate: Estimate) -> str:
     if any(float(f"{end:.{decimals}f}") == 1 != end for end in (low, high)):
         decimals += 1
     return f"{low:.{decimals}f} - {high:.{decimals}f}x"
+
+
+def format_weight(weight: float) -> str:
+    """Format the fraction of requests that a shape of a mix has: `9%`, `<1%`."""
+    return "<1%" if weight < 0.005 else f"{weight:.0%}"

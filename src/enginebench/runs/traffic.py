@@ -47,8 +47,8 @@ def read_traffic(requested: str | os.PathLike[str] | Mapping[str, float] | None)
     """Read a mix: `batch=1:0.7,batch=8:0.3`, {"batch=1": 0.7, ...}, or a file with a length or shape on each line.
 
     Weights are made to sum to 1; those of a shape that is given twice are added. Lines of a file count by their
-    frequency; where they have more than `MOST_CELLS` different shapes, they are cut into as many groups of equal
-    frequency, each with its middle one. A file that is there is read, whatever its name looks like.
+    frequency; where they have more than `MOST_CELLS` different shapes, `group_parts` cuts them into as many. A file
+    that is there is read, whatever its name looks like.
 
     Raises:
         UsageError: no such file, a shape that cannot be read, or a weight that is not positive.
@@ -135,19 +135,26 @@ def _read_file(path: Path) -> tuple[TrafficPart, ...]:
 
 
 def group_parts(parts: Sequence[TrafficPart]) -> list[TrafficPart]:
-    """Cut a mix of many shapes into `MOST_CELLS` groups of equal weight by size; each has the size in its middle."""
+    """Cut a mix of many shapes into `MOST_CELLS` by size: groups of equal weight, each with the size in its middle.
+
+    What is longest along any axis stays as it is, with its own weight: an engine for the mix has to run it.
+    """
     if len(parts) <= MOST_CELLS:
         return list(parts)
     names = {tuple(part.axes) or len(part.shape) for part in parts}
     if len(names) > 1:
         raise UsageError(f"--traffic: more than {MOST_CELLS} shapes of several forms; give each line in the same form")
-    ordered = sorted(parts, key=_size)
-    total, done = sum(part.weight for part in parts), 0.0
-    groups: list[list[TrafficPart]] = [[] for _ in range(MOST_CELLS)]
+    by_axis = zip(*map(_list_lengths, parts), strict=True)
+    longest = {max(zip(lengths, map(_size, parts), range(len(parts)), strict=True))[-1] for lengths in by_axis}
+    kept = [parts[i] for i in sorted(longest)]
+    ordered = sorted((part for i, part in enumerate(parts) if i not in longest), key=_size)
+    count = max(1, MOST_CELLS - len(kept))
+    total, done = sum(part.weight for part in ordered), 0.0
+    groups: list[list[TrafficPart]] = [[] for _ in range(count)]
     for part in ordered:  # by the middle of its own weight
-        groups[min(MOST_CELLS - 1, int(MOST_CELLS * (done + part.weight / 2) / total))].append(part)
+        groups[min(count - 1, int(count * (done + part.weight / 2) / total))].append(part)
         done += part.weight
-    return [_take_middle(group) for group in groups if group]
+    return [*(_take_middle(group) for group in groups if group), *kept]
 
 
 def _take_middle(group: Sequence[TrafficPart]) -> TrafficPart:
@@ -160,8 +167,12 @@ def _take_middle(group: Sequence[TrafficPart]) -> TrafficPart:
 
 
 def _size(part: TrafficPart) -> tuple[int, tuple[int, ...]]:
-    lengths = (*part.axes.values(), *part.shape)
+    lengths = _list_lengths(part)
     return math.prod(lengths), lengths
+
+
+def _list_lengths(part: TrafficPart) -> tuple[int, ...]:
+    return (*part.axes.values(), *part.shape)
 
 
 def _normalize(parts: Sequence[TrafficPart]) -> tuple[TrafficPart, ...]:

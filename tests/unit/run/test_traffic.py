@@ -161,14 +161,28 @@ def test_many_lengths_become_groups_of_equal_frequency_around_their_middle(tmp_p
     path.write_text("\n".join(map(str, lengths)))
     cells = settle_traffic(read_traffic(str(path)), (IDS,))
     assert len(cells) == MOST_CELLS and sum(cell.weight for cell in cells) == pytest.approx(1)
-    assert all(0.07 < cell.weight < 0.1 for cell in cells)
     chosen = [cell.shapes["ids"][1] for cell in cells]
     assert chosen == sorted(chosen)
+    *groups, longest = cells
+    assert longest.shapes["ids"] == (1, 380), "a bundle has to run it"
+    assert longest.weight == pytest.approx(float(np.mean(lengths == 380))), "as often as it comes"
+    assert all(0.07 < cell.weight < 0.11 for cell in groups)
     # What they stand for: the quantiles of the lengths, and so their mean.
-    expected = np.quantile(lengths, [(i + 0.5) / MOST_CELLS for i in range(MOST_CELLS)])
-    assert np.abs(np.array(chosen) - expected).max() < 5
+    expected = np.quantile(lengths, [(i + 0.5) / len(groups) for i in range(len(groups))])
+    assert np.abs(np.array(chosen[:-1]) - expected).max() < 5
     mean = sum(cell.weight * cell.shapes["ids"][1] for cell in cells)
     assert mean == pytest.approx(float(lengths.mean()), rel=0.01)
+
+
+def test_of_many_shapes_the_longest_along_each_axis_stay_as_they_are(tmp_path: Path) -> None:
+    shapes = [(n, m) for n in range(2, 9) for m in range(2, 9)] + [(1, 90), (70, 1)]
+    path = tmp_path / "sizes.txt"
+    path.write_text("\n".join(f"height={n}+width={m}" for n, m in shapes))
+    parts = read_traffic(str(path))
+    assert len(parts) == MOST_CELLS and sum(part.weight for part in parts) == pytest.approx(1)
+    assert {"height": 1, "width": 90} in [part.axes for part in parts]
+    assert {"height": 70, "width": 1} in [part.axes for part in parts]
+    assert [p.weight for p in parts if max(p.axes.values()) > 8] == [pytest.approx(1 / len(shapes))] * 2
 
 
 def test_a_length_that_most_requests_have_is_a_group_of_its_own(tmp_path: Path) -> None:

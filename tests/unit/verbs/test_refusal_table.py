@@ -224,6 +224,13 @@ REFUSALS = [
     ("run mlp.onnx --engines ort --traffic batch=1 --input-shape input:8x64", 2, "--input-shape...--traffic"),
     ("run mlp.onnx --engines ort --traffic batch=1 --scope pipelined", 2, "pipelined"),
     ("run mlp.onnx --engines ort --traffic 8x64 --inputs in.npz", 2, "--inputs...--traffic"),
+    (
+        "run digits-cnn --engines ort --traffic 9,16",
+        2,
+        "--traffic 9...enginebench export digits-cnn...--dynamic-axes...",
+    ),
+    ("load nosuch:make --engine ort --qps 9 --traffic tokens=9", 5, "nosuch"),
+    ("tune digits-cnn --engines ort --traffic width=9+batch=2", 2, "--traffic width=9...--dynamic-axes...:1..."),
     ("run mlp.onnx --engines ort --traffic length=9", 2, "--traffic length=9...'length'...batch"),
     ("load mlp.onnx --engine fake --find-capacity", 2, "--find-capacity...--p99-limit-ms"),
     ("load mlp.onnx --engine fake --qps 5 --find-capacity --p99-limit-ms 5", 2, "--find-capacity...--qps...--arrivals"),

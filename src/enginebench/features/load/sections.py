@@ -16,6 +16,7 @@ from enginebench.report.numbers import (
     format_in_unit,
     format_time,
     format_verdict,
+    format_weight,
 )
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
@@ -105,7 +106,7 @@ def _figure_of_shape(title: str, q: float, take: Callable[[ShapePoint], float | 
 SHAPE_COLUMNS = (
     Column("req/s", lambda pair: format_digits(_take_rate(pair[0]), "-"), lambda pair: _take_rate(pair[0])),
     Column("shape", lambda pair: pair[1].name, lambda pair: pair[1].name),
-    Column("of requests", lambda pair: f"{pair[1].weight:.0%}", lambda pair: pair[1].weight, align="right"),
+    Column("of requests", lambda pair: format_weight(pair[1].weight), lambda pair: pair[1].weight, align="right"),
     Column(
         "done", lambda pair: f"{pair[1].completed}/{pair[1].offered}", lambda pair: pair[1].completed, align="right"
     ),

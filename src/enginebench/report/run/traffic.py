@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from enginebench.report.numbers import format_digits, format_ratio, format_significant
+from enginebench.report.numbers import format_digits, format_ratio, format_significant, format_weight
 from enginebench.report.run.head import name_configurations
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.table import Column, Notes, Section, Table, make_notes, make_table
@@ -33,7 +33,10 @@ def make_mix(rows: Sequence[Row], names: dict[str, str]) -> list[Table | Notes]:
     weights = sorted((cell.weight for cell in cells), reverse=True)
     columns = (
         Column("configuration", lambda row: names[row.id]),
-        *(_make_cell(f"{cell.name} {cell.weight:.0%}", i, weights.index(cell.weight)) for i, cell in enumerate(cells)),
+        *(
+            _make_cell(f"{cell.name} {format_weight(cell.weight)}", i, weights.index(cell.weight))
+            for i, cell in enumerate(cells)
+        ),
         _make_memory(),
     )
     title = "A call of each shape, with its fraction of the requests"

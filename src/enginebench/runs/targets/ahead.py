@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from enginebench.core.aoti import is_package
 from enginebench.core.array_files import ONLY
+from enginebench.core.commands import format_command
 from enginebench.core.errors import (
     ChildFailed,
     DependencyError,
@@ -34,7 +35,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
-from enginebench.core.shapes import concrete_shape, match_axes
+from enginebench.core.shapes import BATCH_AXIS, concrete_shape, match_axes
 from enginebench.core.store import is_bundle
 from enginebench.engines.registry import takes
 from enginebench.models.archives import (
@@ -58,13 +59,15 @@ from enginebench.runs.child.other_jobs import FitJob
 from enginebench.runs.child.targets_file import match_targets, read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
 from enginebench.runs.lock import is_any_held
-from enginebench.runs.plan import NEEDS_MODULE
+from enginebench.runs.plan import NEEDS_MODULE, list_here
 from enginebench.runs.targets.sides import Side, SideRequest, parse_side, refuse_differences
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
 from enginebench.runs.traffic import settle_traffic
 from enginebench.stats.alike import compare_specs
 
 T = TypeVar("T")
+# Models of these kinds name their dynamic axes themselves, or have none.
+READ_AS_THEY_ARE = ("onnx", "pt2", "torchscript")
 # Longer than an import of PyTorch and the largest built-in model take beside a run that keeps every CPU busy.
 FIT_S = 120.0
 # The lowest priority of a thread. Source: setpriority(2).
@@ -175,6 +178,7 @@ def _check_all(request: RunRequest) -> Sequence[TensorSpec] | None:
         check_memory(batch, shapes, specs or ())
     _check_any_shapes(request.buckets or (request.input_shapes or {},), request.source, specs)
     _check_engines(request)
+    _check_lengths(request, specs)
     _check_labels(request.targets, request.metrics)
     _check_count(request.source, request.targets, specs, LABELLED_ENTRIES)
     if request.data is not None:
@@ -202,6 +206,24 @@ def _check_count(source: ModelSource, targets: str | None, specs: Sequence[Tenso
 def _match_count(targets: str, entries: int, most: int) -> None:
     n = min(entries, most)
     match_targets(read_targets(Path(targets)), n, None, cut=n == most)
+
+
+def _check_lengths(request: RunRequest, specs: Sequence[TensorSpec] | None) -> None:
+    """Check that a mix has no lengths where a PyTorch model is exported with the batch as its only dynamic axis."""
+    ref = _find_ref(request.source)
+    if ref is None or ref.kind in READ_AS_THEY_ARE or request.dynamic_axes:
+        return
+    texts = [str(part.shape[0]) for part in request.traffic if len(part.shape) == 1]
+    texts += [f"{axis}={n}" for part in request.traffic for axis, n in part.axes.items() if axis != BATCH_AXIS]
+    if texts and any(takes(name) == "onnx" for name in list_here(request)):
+        axis = f"{specs[0].name if specs else 'NAME'}:1"
+        options = [("--dynamic-batch", None), ("--dynamic-axes", axis)]
+        command = format_command("export", request.model, options=options)
+        raise UsageError(
+            f"--traffic {texts[0]}: {request.model} is exported with the batch as its only dynamic axis. Name the "
+            f"input and the axis of this length, counted from 0: `{command}` writes a graph for every verb, and `run` "
+            "takes --dynamic-axes, too"
+        )
 
 
 def check_memory(batch: int, shapes: Mapping[str, tuple[int, ...]], specs: Sequence[TensorSpec]) -> None:
