@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -80,6 +80,7 @@ from enginebench.runs.targets.ahead import check_ahead
 from enginebench.runs.targets.sources import choose_scoring, fit_scoring, note_unlabelled
 from enginebench.stats.assessment import compare_configurations
 from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.needs import find_costs, format_figure
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import Rules, find_front, find_quality, round_quality
 from enginebench.stats.traffic import name_padded
@@ -89,6 +90,8 @@ from enginebench.stats.validity import find_worst
 UNITS: dict[Goal, str] = {"latency": "ms a sample", "throughput": "ms a sample", "capacity": "ms a request"}
 MS = 1e-6
 COSINE = "centred cosine"
+# Settings that pad whose price is described; more sentences would hide the others.
+PADDED = 4
 # What a setting and a reference to it have in common.
 SHARED = ("threads", "streams", "max_batch", "max_wait_ms", "method", "graph")
 
@@ -410,23 +413,36 @@ def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifa
 
 
 def describe_padding(search: Search) -> Iterator[str]:
-    """Yield a sentence on each setting that pads: what that costs over the same setting with the exact shapes."""
-    tried = {one.setting.name: one for one in search.tried if one.cost is not None}
-    for one in tried.values():
-        bare = {name: value for name, value in one.setting.options.items() if name != PAD}
-        exact = replace(one.setting, options=bare)
-        if PAD not in one.setting.options or exact.name not in tried:
-            continue
-        padded, base = search.track.find_result(one.setting), search.track.find_result(exact)
-        ratio = compare_configurations(padded, base).ratio if padded and base else None
-        if padded is None or ratio is None:
-            continue
-        names = name_padded(padded)
-        values = measure_padding(padded.engine, padded.artifacts[-1].inputs)
-        yield (
-            f"Padding: {one.setting.name} takes {format_ratio(ratio)} the time of the exact shapes, for "
-            f"{format_significant(values)}x the input values in {len(set(names))} of {len(names)} shapes."
-        )
+    """Yield a sentence on each setting that pads, the fastest first: what that costs over the same setting with the
+    exact shapes."""
+    costs = {one.setting.name: one.cost for one in search.tried if one.cost is not None}
+    padded = [one.setting for one in search.tried if PAD in one.setting.options and one.setting.name in costs]
+    sentences = (_describe_padding(search, setting, costs) for setting in sorted(padded, key=lambda s: costs[s.name]))
+    listed = [sentence for sentence in sentences if sentence]
+    yield from listed[:PADDED]
+    if len(listed) > PADDED:
+        yield f"{len(listed) - PADDED} more with padding took longer."
+
+
+def _describe_padding(search: Search, setting: Setting, costs: Mapping[str, float]) -> str:
+    """Describe what padding costs; "" where the same setting without it was not timed."""
+    exact = replace(setting, options={name: value for name, value in setting.options.items() if name != PAD})
+    padded, base = search.track.find_result(setting), search.track.find_result(exact)
+    if padded is None or base is None or exact.name not in costs:
+        return ""
+    ratio = compare_configurations(padded, base).ratio
+    # Without an interval, as after one trial, that of the race.
+    time = format_ratio(ratio) if ratio else f"about {format_significant(costs[setting.name] / costs[exact.name], 2)}x"
+    memory, before = (find_costs(one)["memory"] for one in (padded, base))
+    room = ""
+    if memory and before:
+        room = f" and {format_figure('memory', memory)} of memory instead of {format_figure('memory', before)}"
+    names = name_padded(padded)
+    values = format_significant(measure_padding(padded.engine, padded.artifacts[-1].inputs))
+    return (
+        f"Padding: {setting.name} takes {time} the time of the exact shapes{room}, for {values}x the input values in "
+        f"{len(set(names))} of {len(names)} shapes."
+    )
 
 
 def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:
