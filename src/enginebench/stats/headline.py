@@ -18,6 +18,8 @@ from enginebench.stats.validity import SPEED_RATIO, WIDE_RATIO, find_worst
 # `only`: one configuration was measured. `none_agrees`: all that is faster than the baseline changes the outputs.
 # `searched`: a search recommends it; the proof is in the search's own document.
 State = Literal["fastest", "tie", "baseline", "none_agrees", "only", "searched"]
+# The reason to take one of several whose every trial was faster than all of theirs.
+ALWAYS_FASTER = "was faster in every trial"
 # Among configurations of one speed the outputs decide, the surest first.
 _SURE: tuple[Outputs, ...] = ("same", "within_limits", "not_judged", "changed")
 
@@ -354,7 +356,7 @@ def _format_choice(assessment: Assessment, tied: Sequence[Assessment], is_today:
         return ("is what you have",)
     if all(_always_beats(assessment, one) for one in tied):
         trials = min(len([m for m in one.result.measurements if m.latency_ns]) for one in (assessment, *tied))
-        lead = "was faster in every trial" if trials > 1 else "was much faster in the one trial of each"
+        lead = ALWAYS_FASTER if trials > 1 else "was much faster in the one trial of each"
         clocks = {m.clock for one in (assessment, *tied) for m in one.result.measurements}
         return (f"{lead} by the device clock of all" if len(clocks) > 1 else lead,)
     reasons = []

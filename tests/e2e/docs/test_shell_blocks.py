@@ -144,6 +144,17 @@ def test_only_what_is_listed_is_left_to_ci_which_runs_it() -> None:
         assert re.search(rf"(?:^|/){command}\b", script, re.MULTILINE), command
 
 
+def test_no_block_of_commands_hides_behind_another_name() -> None:
+    """A block fenced ```shell would not run; an indented one neither, but for those of the steps in CONTRIBUTING."""
+    fences = {
+        (page.name, indent, name)
+        for page in PAGES
+        for indent, name in re.findall(r"^( *)```(\w+)", page.read_text("utf-8"), re.MULTILINE)
+    }
+    assert [fence for fence in fences if fence[2] in ("bash", "shell", "zsh")] == []
+    assert {page for page, indent, name in fences if indent and name == "sh"} <= {"CONTRIBUTING.md"}
+
+
 def test_a_command_that_fails_fails_its_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```sh\ntrue\n```\n```sh\nenginebench nonsense\ntrue\n```\n```console\nfalse\n```\n")

@@ -21,7 +21,7 @@ from enginebench.report.numbers import (
 )
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, group_rows, name_items
 from enginebench.stats.compare import MIN_TRIALS
-from enginebench.stats.headline import Headline, Rejected
+from enginebench.stats.headline import ALWAYS_FASTER, Headline, Rejected
 from enginebench.stats.needs import format_figure as format_need
 
 _OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
@@ -194,7 +194,8 @@ def _name_baseline(document: RunDocument, headline: Headline) -> str:
 
 
 def _format_tie(document: RunDocument, headline: Headline, row: Row, names: dict[str, str]) -> Iterator[str]:
-    """Yield `openvino fp32 may be as fast (no significant difference); ort fp32 is smaller`.
+    """Yield `openvino fp32 may be as fast (no significant difference); ort fp32 is smaller`; of one that was faster in
+    every trial, `not significantly faster than openvino fp32, though faster in every trial`.
 
     Only what is equal within the margin is as fast: an interval from a third to three times says nothing of the kind.
 
@@ -228,6 +229,10 @@ def _format_near(document: RunDocument, headline: Headline, row: Row, names: dic
     n, noun = (
         (row.costs.builds.builds, "builds") if row.costs.builds else (min(one.processes for one in alike), "trials")
     )
+    if headline.choice == (ALWAYS_FASTER,) and not headline.equivalent:
+        if n < MIN_TRIALS:
+            return f"faster than {listed} in every trial, but too few {noun} to tell"
+        return f"not significantly faster than {listed}, though faster in every trial"
     if headline.equivalent:
         verb = "are" if len(tied) > 1 else "is"
         difference = f"equal within {document.margin:.0%}"

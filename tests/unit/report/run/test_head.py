@@ -78,6 +78,25 @@ def test_only_what_is_equal_within_the_margin_is_as_fast() -> None:
     assert "may be as fast (no significant difference); " in found
 
 
+@pytest.mark.parametrize(
+    ("trials", "line"),
+    [
+        (3, "faster than openvino fp32 in every trial, but too few trials to tell"),
+        (6, "not significantly faster than openvino fp32, though faster in every trial"),
+    ],
+)
+def test_one_that_was_faster_in_every_trial_is_not_called_as_fast(trials: int, line: str) -> None:
+    """As beside others: no trial of the one is slower than any of the other, yet the interval is too wide."""
+    other = make_result("openvino", median_ms=10, drift=AGREE, sd=0.001, processes=trials, seed=2)
+    slowed = [
+        replace(m, latency_ns=[int(ns * factor) for ns in m.latency_ns])
+        for m, factor in zip(other.measurements, (1.05, 1.06, 1.5, 1.05, 3.0, 1.06), strict=False)
+    ]
+    rows = [make_result(median_ms=40, drift=AGREE, processes=trials), ort(processes=trials, sd=0.001)]
+    found = head(*rows, replace(other, measurements=tuple(slowed)))["USE"]
+    assert found.startswith("ort fp32   9.9") and f" | {line}" in found
+
+
 def start_after(result: Result, seconds: float) -> Result:
     return replace(result, measurements=tuple(replace(m, load_s=seconds, first_run_s=0.0) for m in result.measurements))
 
