@@ -60,7 +60,7 @@ def make_all(folder: Path) -> None:
     np.savez(folder / "double.npz", input=pixels.astype(np.float64))
     np.savez(folder / "narrow.npz", input=pixels[:, :10])
     np.savez(folder / "misnamed.npz", picture=pixels)
-    np.savez(folder / "infinite.npz", input=np.where(pixels > 15, np.inf, pixels).astype(np.float32))
+    np.savez(folder / "undefined.npz", input=np.where(pixels > 15, np.nan, pixels).astype(np.float32))
     np.savez(folder / "objects.npz", input=np.array([{"a": 1}, None], dtype=object))
 
 

@@ -469,8 +469,8 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """The differences of outputs of two engines on the same inputs. Values that are no number never pass, nor do infinities that
-    only one side has."""
+    """The differences of outputs of two engines on the same inputs. NaN never passes, nor an infinity
+    that one side alone has."""
 
     n: int  # samples with outputs of both
     n_requested: int | None = field(default=None, name="asked")  # samples to compare, where that is recorded
