@@ -29,6 +29,7 @@ from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Unpack, verb
+from enginebench.runs.bundles import Bundle
 from enginebench.runs.child.environments import strip_environment
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_named_files, holds_run
 from enginebench.runs.lock import lock_devices, lock_folder
@@ -140,24 +141,9 @@ def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOpti
         GateFailed: under `gate`, the candidate is slower, its outputs differ, or the sides cannot be compared.
     """
     root = common.choose_root(options["out"], f"bench-{Path(common.name_model(target)).stem}")
-    with open_bench_request(target, engine, options) as (request, side, reporter), note_folder(root, resume=False):
-        results = _measure(request, side, root, reporter, options)
+    with open_bench_request(target, engine, options) as (request, reporter), note_folder(root, resume=False):
+        results = bench_sides(request, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
-
-
-def _measure(
-    request: RunRequest, side: sides.Side | None, root: Path, reporter: Reporter, options: BenchOptions
-) -> list[Result]:
-    """Measure the sides of a `bench` as its options say, into the folder `root`."""
-    return bench_sides(
-        request,
-        side,
-        root,
-        reporter=reporter,
-        wait=options["wait"],
-        command=COMMAND.get(),
-        beside=options["beside"] is not None,
-    )
 
 
 @door.command(bench, "TARGET", "[ARG]...", shown=BenchPrinted)
@@ -173,17 +159,17 @@ def command(
     check_dry_run(shown)
     if shown["dry_run"] and options["against"] is not None:
         raise UsageError("--dry-run prints the command of one side only; leave out --against")
-    with open_bench_request(target, engine, options, dry=shown["dry_run"]) as (request, side, reporter):
-        if shown["log"] is not None and find_entry(name := request.engines[0][0]).find_program is None:
+    with open_bench_request(target, engine, options, dry=shown["dry_run"]) as (request, reporter):
+        if shown["log"] is not None and find_entry(name := request.own.engines[0][0]).find_program is None:
             raise UsageError(f"engine {name} runs inside EngineBench and has no log; --log is for trtexec")
         if shown["dry_run"]:
-            print_timing_command(Path(target), request, shown)
+            print_timing_command(Path(target), request.own, shown)
             return
         stem = Path(target).stem if target.endswith(".onnx") or is_bundle(Path(target)) else target
         out = Path(shown["out"]) if shown["out"] is not None else None
         file = out if out is not None and out.suffix.lower() == ".json" else None
         root = common.choose_root(out if file is None else None, f"bench-{stem}")
-        results = _measure(request, side, root, reporter, options)
+        results = bench_sides(request, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
     if shown["log"] is not None and (logs := find_logs(root, results[-1])):
         write_atomic(Path(shown["log"]), b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
     done = Bench(root, tuple(results), options["margin"])
@@ -198,33 +184,37 @@ def command(
     done.check(gate=options["gate"])
 
 
+class BenchRequest(Struct, frozen=True, kw_only=True):
+    """What a `bench` measures: TARGET, and the other side if there is one."""
+
+    own: RunRequest
+    other: RunRequest | None = None
+    stored: Stored | None = None  # the other side, if it runs again on exactly the artifact of a stored result
+    beside: bool = False  # the sides are measured alone and beside each other, not compared
+
+    @property
+    def sides(self) -> list[RunRequest]:
+        return [self.own, *filter(None, [self.other])]
+
+
 @contextmanager
 def open_bench_request(
     target: opts.Model, engine: str | None, options: BenchOptions, *, dry: bool = False
-) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
-    """Yield the request that the options make, the other side, and the reporter; children can open a module."""
+) -> Iterator[tuple[BenchRequest, Reporter]]:
+    """Yield the request that the options make, complete and checked, and the reporter; children can open a module.
+
+    Args:
+        dry: nothing runs: see `make_request`.
+    """
     from enginebench.runs.targets.sides import parse_side
 
-    against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
-    check_beside(options)
-    if against is None and options["gate"]:
-        raise UsageError(TWO_SIDES)
-    if against is None and options["against_precision"]:
-        raise UsageError("--against-precision is that of the other side; add --against SIDE")
-    if against is None and options["limit"]:
-        raise UsageError("--limit is for outputs that are compared with those of the other side; add --against SIDE")
+    check_bench_options(options, dry=dry)
     common.remember_environments(options["env"])
-    if dry and options["input_dtype"] is not None:
-        raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
-    fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
-    settings = ("batch", "threads", "input_shape", "inputs", "input_size", "input_dtype", "profile_index", "cuda_graph")
-    fixed |= {f"--{name.replace('_', '-')}": options.get(name) for name in settings}
-    bundle = read_target(str(target), fixed) if text else None
+    bundle = read_bundle(target, engine, options)
+    against = options["against"]
     if bundle is not None and isinstance(against, str | os.PathLike) and holds_run(Path(against)):
         against = find_configuration(Path(against), bundle)
-    name, own = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
-    own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], ()))
-    ((name, own),) = pass_on([(name, own)], extra)
+    name, own = read_bench_engine(engine, bundle, options)
     with (
         common.take_model(target, options["example_inputs"]) as taken,
         common.take_side(against or options["beside"] or "", options["example_inputs"]) as other,
@@ -254,7 +244,69 @@ def open_bench_request(
             bundle=bundle,
             dry=dry,
         )
-        yield request, side, reporter
+        bench_request = add_side(request, side, beside=options["beside"] is not None)
+        if not dry:
+            validate_bench(bench_request)
+        yield bench_request, reporter
+
+
+def check_bench_options(options: BenchOptions, *, dry: bool) -> None:
+    """Check which options go together."""
+    check_beside(options)
+    if options["against"] is None and options["gate"]:
+        raise UsageError(TWO_SIDES)
+    if options["against"] is None and options["against_precision"]:
+        raise UsageError("--against-precision is that of the other side; add --against SIDE")
+    if options["against"] is None and options["limit"]:
+        raise UsageError("--limit is for outputs that are compared with those of the other side; add --against SIDE")
+    if dry and options["input_dtype"] is not None:
+        raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
+
+
+def read_bundle(target: opts.Model, engine: str | None, options: BenchOptions) -> Bundle | None:
+    """Return the bundle that TARGET is, if it is one; it brings what these options set, and refuses them."""
+    if not isinstance(target, str | os.PathLike):
+        return None
+    fixed: dict[str, object] = {"--engine": engine, "--extra": options["extra"]}
+    settings = ("batch", "threads", "input_shape", "inputs", "input_size", "input_dtype", "profile_index", "cuda_graph")
+    return read_target(str(target), fixed | {f"--{name.replace('_', '-')}": options.get(name) for name in settings})
+
+
+def read_bench_engine(engine: str | None, bundle: Bundle | None, options: BenchOptions) -> tuple[str, dict[str, str]]:
+    """Return the engine of TARGET with its options, those among them that have flags of their own in `bench`."""
+    name, own = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
+    own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], ()))
+    return pass_on([(name, own)], options["extra"])[0]
+
+
+def add_side(request: RunRequest, side: sides.Side | None, *, beside: bool = False) -> BenchRequest:
+    """Return the request of both sides; a UsageError if a stored one has another batch or thread count.
+
+    With `beside` the other side is a model of its own, which the options about inputs and weights do not mean; nor
+    does the batch that a bundle brings, where its graph fixes another.
+    """
+    if side is None:
+        return BenchRequest(own=request)
+    for name, mine, theirs in (("batch", request.batches[0], side.batch), ("threads", request.threads, side.threads)):
+        if theirs not in (None, mine):
+            raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
+    other = replace(request, model=side.target, engines=(side.engine,), precisions=(side.precision,))
+    if beside:
+        any_batch = request.any_batch or is_bundle(Path(request.model))
+        other = replace(
+            other, any_batch=any_batch, input_shapes=None, input_size=None, normalize=None, weights="default"
+        )
+    return BenchRequest(own=request, other=other, stored=side.stored, beside=beside)
+
+
+def validate_bench(request: BenchRequest) -> None:
+    """Check a complete request before anything is waited for or built; that of TARGET is checked already."""
+    for spec in (spec for side in request.sides for spec in common.list_specs(side)):
+        check_options(strip_environment(spec))
+        common.check_command(spec, request.own.measure)  # of a tool that times itself
+    if request.other is not None and request.stored is None:
+        check_named_files(request.other)
+        check_engines_here(request.other.engines, request.other.precisions, request.other.device)
 
 
 def check_beside(options: BenchOptions) -> None:
@@ -306,49 +358,27 @@ def print_timing_command(target: Path, request: RunRequest, shown: BenchPrinted)
 
 
 def bench_sides(
-    request: RunRequest,
-    against: sides.Side | None,
-    root: Path,
-    *,
-    reporter: Reporter,
-    wait: bool = True,
-    command: tuple[str, ...] = (),
-    beside: bool = False,
+    request: BenchRequest, root: Path, *, reporter: Reporter, wait: bool = True, command: tuple[str, ...] = ()
 ) -> list[Result]:
-    """Measure the engine of `request`; with `against`, both sides interleaved, and return that side's result first.
+    """Measure TARGET; if there is another side, both interleaved, and return that side's result first.
 
-    With `beside` each side is measured alone and beside the other, on inputs of its own.
-
-    Else both sides get the inputs of the other side's model, whose outputs are the reference of the comparison.
+    Both sides get the inputs of the other side's model, whose outputs are the reference of the comparison; or, where
+    each is measured alone and beside the other, inputs of their own.
     """
     from enginebench.runs.campaign import Campaign
+    from enginebench.runs.targets.ahead import check_ahead, check_compared_ahead
     from enginebench.runs.targets.sources import choose_scoring
     from enginebench.stats.ranking import Rules
 
-    other = None if against is None else _request_other(request, against, beside=beside)
-    requests_of_sides = [request, *filter(None, (other,))]
-    folder = RunFolder(root)
+    own, folder = request.own, RunFolder(root)
     folder.check_free()
-    _check_sides(requests_of_sides, is_stored=against is not None and against.stored is not None, beside=beside)
-    record = begin_record(request, describe_machine(), verb="bench", command=command)
-    devices = [device for side_request in requests_of_sides for device in list_devices(side_request)]
+    (check_ahead if request.beside else check_compared_ahead)([own] if request.stored else request.sides)
+    record = begin_record(own, describe_machine(), verb="bench", command=command)
+    devices = [device for side in request.sides for device in list_devices(side)]
     with lock_folder(root, reporter.say) as warnings, lock_devices(devices, wait=wait, on_wait=reporter.say):
-        scoring = choose_scoring(request) if request.metrics or request.targets else None
+        scoring = choose_scoring(own) if own.metrics or own.targets else None
         folder.create(record)
-        own = _plan_side(folder, request, None, ARTIFACTS, reporter)
-        if against is not None and other is not None:
-            suffix = "other" if beside else "against"
-            base = with_suffix(_plan_side(folder, other, against.stored, suffix, reporter), suffix)
-            mine, theirs = own.engine.batch, base.engine.batch
-            if mine != theirs and not beside:
-                advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
-                raise UsageError(f"{request.model} runs at batch {mine}, {other.model} at {theirs}: {advice}")
-            paired = [replace(one, inputs_of=base.model) for one in (base, own)]
-            configurations = place_beside(base, own) if beside else paired
-        else:
-            is_plan = Path(request.model).suffix.lower() in PLAN_SUFFIXES
-            graph = find_graph(Path(request.model)) if is_plan else None
-            configurations = [replace(own, graph=str(graph.absolute())) if graph else own]
+        configurations = plan_sides(request, folder, reporter)
         folder.write_record(
             replace(record, rows=tuple(configuration.id for configuration in configurations), notes=warnings)
         )
@@ -356,11 +386,11 @@ def bench_sides(
             folder,
             configurations,
             record.machine,
-            timeout_s=request.timeout_s,
+            timeout_s=own.timeout_s,
             reporter=reporter,
             scoring=scoring,
-            task=request.task,
-            rules=Rules(limits=request.limits),
+            task=own.task,
+            rules=Rules(limits=own.limits),
             checks_graph=False,
         )
         results = campaign.run()
@@ -371,18 +401,22 @@ def bench_sides(
         return results
 
 
-def _check_sides(requests: Sequence[RunRequest], *, is_stored: bool, beside: bool) -> None:
-    """Check what can be checked before anything is built; `is_stored`: the other side is a stored result."""
-    from enginebench.runs.targets.ahead import check_ahead, check_compared_ahead
-
-    request, *others = requests
-    for spec in (spec for side_request in requests for spec in common.list_specs(side_request)):
-        check_options(strip_environment(spec))
-        common.check_command(spec, request.measure)  # of a tool that times itself
-    for other in () if is_stored else others:
-        check_named_files(other)
-        check_engines_here(other.engines, other.precisions, other.device)
-    (check_ahead if beside else check_compared_ahead)([request] if is_stored else requests)
+def plan_sides(request: BenchRequest, folder: RunFolder, reporter: Reporter) -> list[PlannedConfiguration]:
+    """Return the configurations of a bench, those of the other side first; their sources are made now."""
+    own = _plan_side(folder, request.own, None, ARTIFACTS, reporter)
+    if request.other is None:
+        is_plan = Path(request.own.model).suffix.lower() in PLAN_SUFFIXES
+        graph = find_graph(Path(request.own.model)) if is_plan else None
+        return [replace(own, graph=str(graph.absolute())) if graph else own]
+    suffix = "other" if request.beside else "against"
+    base = with_suffix(_plan_side(folder, request.other, request.stored, suffix, reporter), suffix)
+    if request.beside:
+        return place_beside(base, own)
+    mine, theirs = own.engine.batch, base.engine.batch
+    if mine != theirs:
+        advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
+        raise UsageError(f"{request.own.model} runs at batch {mine}, {request.other.model} at {theirs}: {advice}")
+    return [replace(configuration, inputs_of=base.model) for configuration in (base, own)]
 
 
 def place_beside(other: PlannedConfiguration, own: PlannedConfiguration) -> list[PlannedConfiguration]:
@@ -395,26 +429,6 @@ def place_beside(other: PlannedConfiguration, own: PlannedConfiguration) -> list
             for placing in get_args(Placing)
         ]
     return listed
-
-
-def _request_other(request: RunRequest, against: sides.Side, *, beside: bool) -> RunRequest:
-    """Return the request of the other side; a UsageError if its stored result has another batch or thread count.
-
-    With `beside` it is a model of its own, which the options about inputs and weights do not mean; nor does the batch
-    that a bundle brings, where its graph fixes another.
-    """
-    if beside:
-        any_batch = request.any_batch or is_bundle(Path(request.model))
-        request = replace(
-            request, any_batch=any_batch, input_shapes=None, input_size=None, normalize=None, weights="default"
-        )
-    for name, mine, theirs in (
-        ("batch", request.batches[0], against.batch),
-        ("threads", request.threads, against.threads),
-    ):
-        if theirs not in (None, mine):
-            raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
-    return replace(request, model=against.target, engines=(against.engine,), precisions=(against.precision,))
 
 
 def _copy_tool_files(root: Path, result: Result) -> None:

@@ -23,7 +23,6 @@ from enginebench.runs import holders, lock, main_job, plan
 from enginebench.runs.child import environments
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.lock import lock_device, lock_devices, lock_folder
-from enginebench.runs.targets.sides import Side
 from enginebench.verbs import accuracy, stages
 from enginebench.verbs import bench as comparison
 from enginebench.verbs import build as building
@@ -252,7 +251,7 @@ def ask(*engines: str, device: str = "cpu") -> RunRequest:
     )
 
 
-OTHER = Side(text="ort", engine=("ort", {}), target=str(GRAPH))
+TWO_SIDES = comparison.BenchRequest(own=ask("trtexec"), other=ask("ort"))
 BOTH = {"cpu", "cuda:0"}
 VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
     "run": (
@@ -260,7 +259,7 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
         lambda d: main_job.run_model(ask("ort", "trtexec"), d / "r", reporter=Silent()),
         {"cpu", "cuda:0"},
     ),
-    "bench": (comparison, lambda d: comparison.bench_sides(ask("trtexec"), OTHER, d / "b", reporter=Silent()), BOTH),
+    "bench": (comparison, lambda d: comparison.bench_sides(TWO_SIDES, d / "b", reporter=Silent()), BOTH),
     "stages": (stages, lambda d: stages.stages("resnet18", engine="trtexec", n=1, decoders=1), {"cuda:0"}),
     "drift": (drifting, lambda d: drifting.drift(f"ort@{GRAPH}", f"tensorrt@{GRAPH}", n=1), BOTH),
     "accuracy": (accuracy, lambda d: accuracy.accuracy(f"tensorrt@{GRAPH}", "digits", model="digits-cnn"), {"cuda:0"}),

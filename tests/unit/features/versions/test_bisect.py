@@ -13,8 +13,7 @@ from enginebench.features.versions.bisect import list_bisect
 from enginebench.features.versions.document import BisectDocument
 from enginebench.features.versions.env import cut_range
 from enginebench.report.table import Notes
-from enginebench.runs.folder import RunRequest
-from enginebench.runs.targets.sides import Side
+from enginebench.verbs.bench import BenchRequest
 from samples import make_drift, make_measurements, make_result
 
 VERSIONS = ["1.23.1", "1.24.0", "1.24.4", "1.25.0", "1.26.0", "1.27.0"]
@@ -46,9 +45,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     """
     asked: list[tuple[str, str, int]] = []
 
-    def pretend(request: RunRequest, side: Side, root: Path, *, reporter: object, wait: bool = True) -> list[Result]:
-        (_, cand), base, count = request.engines[0], side.engine[1], request.measure.processes
-        versions = [options["env"].removeprefix("p-") for options in (base, cand)]
+    def pretend(request: BenchRequest, root: Path, *, reporter: object, wait: bool = True) -> list[Result]:
+        count = request.own.measure.processes
+        versions = [side.engines[0][1]["env"].removeprefix("p-") for side in reversed(request.sides)]
         asked.append((versions[0], versions[1], count))
         rows = []
         for i, version in enumerate(versions):
@@ -64,6 +63,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
             raise BackendUnavailable("no version on the package index satisfies p==777")
 
     monkeypatch.setattr(verb, "bench_sides", pretend)
+    monkeypatch.setattr(verb, "validate_bench", lambda request: None)  # the environments are not there
     monkeypatch.setattr(verb, "list_named_environments", list)
     monkeypatch.setattr(verb, "install_environment", install)
     return asked
