@@ -14,13 +14,13 @@ from enginebench.core.hooks import RunFinished
 from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.store import hash_file
 from enginebench.measure.machine import describe_machine
+from enginebench.runs.alternatives import NextRecipes
 from enginebench.runs.building import Begun
 from enginebench.runs.builds import builds_slowly
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.checking import CHECK_SAMPLES, QUICK_SAMPLES
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, begin_record, trust_request
 from enginebench.runs.lock import lock_devices, lock_folder
-from enginebench.runs.next_recipes import NextRecipes
 from enginebench.runs.plan import PlannedConfiguration, list_devices, plan_configurations, resolve
 from enginebench.runs.progress import PartTimes, Reporter
 from enginebench.runs.reporting import make_rules

@@ -12,8 +12,7 @@ import pytest
 from enginebench.config import tomllib
 from enginebench.models.task import load_digits
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs.holders import list_marks
-from enginebench.runs.lock import lock_device
+from enginebench.runs.lock import list_marks, lock_device
 from processes import ROOT, environment
 
 # The plug-in once, however EngineBench was installed, and nothing of what else is installed.

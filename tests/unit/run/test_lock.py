@@ -19,7 +19,7 @@ from enginebench.core.commands import COMMAND
 from enginebench.core.errors import ArtifactError, DeviceBusy, MeasurementError, UsageError
 from enginebench.core.records import Availability, MeasureSpec
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs import holders, lock, main_job, plan
+from enginebench.runs import lock, main_job, plan
 from enginebench.runs.child import environments
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.lock import lock_device, lock_devices, lock_folder
@@ -228,7 +228,7 @@ def test_who_waited_first_is_first_and_a_suspended_process_holds_nobody_up(tmp_p
 
     monkeypatch.setattr(lock.time, "sleep", suspend)
     monkeypatch.setattr(lock, "is_stopped", lambda mark: bool(stopped))
-    with holders.show_mark("waits", path, 1), lock_device("cpu", on_wait=messages.append):
+    with lock.show_mark("waits", path, 1), lock_device("cpu", on_wait=messages.append):
         assert messages[0].startswith("another run is measuring on cpu; 1 run waits before this one.") and stopped
 
 

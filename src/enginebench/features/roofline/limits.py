@@ -19,11 +19,11 @@ from enginebench.core.store import encode, open_temporary, write_atomic
 from enginebench.core.text import count_of
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit, WorkJob
 from enginebench.features.roofline.joining import JoinedLayer, Joining, join_layers
+from enginebench.features.roofline.stored_peaks import FILE, find_peaks
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
-from enginebench.runs.peaks import FILE, find_peaks
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
 from enginebench.stats.engine_profile import LimitedLayers

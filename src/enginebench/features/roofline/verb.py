@@ -17,11 +17,11 @@ from enginebench.core.text import count_of, stamp_utc
 from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
 from enginebench.features.roofline.peaks import join_best
 from enginebench.features.roofline.sections import draw_peaks, list_peaks
+from enginebench.features.roofline.stored_peaks import locate_peaks, store_peaks
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Unpack, Wait, verb
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.peaks import locate_peaks, store_peaks
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import parse_device
 from enginebench.verbs.common import open_progress, to_path

@@ -21,10 +21,10 @@ from enginebench.features.roofline.limits import (
     find_least_ms,
     limit_layers,
 )
+from enginebench.features.roofline.stored_peaks import find_peak_store, name_file, store_peaks
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.main_job import run_model
-from enginebench.runs.peaks import find_peak_store, name_file, store_peaks
 from enginebench.runs.reporting import describe_stored
 from enginebench.stats.engine_profile import list_layer_warnings
 from enginebench.stats.profile import list_bound_warnings, share_of_limit

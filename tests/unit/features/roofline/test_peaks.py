@@ -16,10 +16,10 @@ from enginebench.features.roofline import verb as roofline
 from enginebench.features.roofline.jobs import PeaksJob, PeaksResponse
 from enginebench.features.roofline.peaks import MOST_CALLS, PeakProbe, count_calls, join_best, observe, scale_to_unit
 from enginebench.features.roofline.sections import list_peaks
+from enginebench.features.roofline.stored_peaks import find_peaks, name_file, store_peaks
 from enginebench.features.roofline.verb import choose_threads, measure_peaks, plan_jobs, read_request
 from enginebench.measure.caches import DataCache, read_caches, read_size
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.peaks import find_peaks, name_file, store_peaks
 from reporters import Silent
 from reports import draw
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
 from enginebench.models.onnx.source import read_onnx
-from enginebench.runs import next_recipes, plan
+from enginebench.runs import alternatives, plan
+from enginebench.runs.alternatives import NextRecipes
 from enginebench.runs.folder import RunFolder, RunRequest
-from enginebench.runs.next_recipes import NextRecipes
 from enginebench.runs.plan import choose_graph_recipe
 from graphs import write_text
 from reporters import Silent
@@ -86,10 +86,10 @@ def test_the_next_recipe_is_tried_once_where_nobody_named_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(next_recipes, "read_instructions", lambda: frozenset(flags))
+    monkeypatch.setattr(alternatives, "read_instructions", lambda: frozenset(flags))
     made: list[object] = []
     graph = keep(tmp_path, nodes)
-    monkeypatch.setattr(next_recipes, "make_graph", lambda request, job, reporter: made.append(job) or graph)
+    monkeypatch.setattr(alternatives, "make_graph", lambda request, job, reporter: made.append(job) or graph)
     precisions: tuple[tuple[Precision, Recipe | None], ...] = (("int8", asked),)
     backend, _, option = engine.partition(":")
     options = dict([option.split("=")]) if option else {}
