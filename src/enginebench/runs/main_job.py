@@ -63,12 +63,13 @@ def run_model(
             any way, also by an interrupt.
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
-    stored = continue_record(folder, request) if resume else None
-    effective = stored.request if stored else request
-    if stored is None:
+    if resume:
+        record = continue_record(folder, request)
+        effective = record.request
+    else:
         folder.check_free()
-        check_ahead([effective])
-    record = stored or begin_record(request, describe_machine(), command=command)
+        check_ahead([request])
+        record, effective = begin_record(request, describe_machine(), command=command), request
     devices = list_devices(record.request) if locks is None else locks
     with (
         lock_folder(folder.root, reporter.say) as warnings,
@@ -78,7 +79,7 @@ def run_model(
         start, parts = time.monotonic() - (record.took_s or 0.0), PartTimes(record.parts_s)
         parts.begin("model")
         scoring = choose_scoring(effective)
-        if stored is None:  # another run may have begun and ended there before its lock was taken
+        if not resume:  # another run may have begun and ended there before its lock was taken
             folder.create(record)
         early = AheadOfExport(folder, record, scoring, reporter, on_results, children, parts)
         record, sources, planned = begin_configurations(folder, record, reporter, early)
@@ -107,15 +108,23 @@ def run_model(
             for finish in find_hooks(RunFinished):
                 finish(folder, record, campaign.results, reporter)
         finally:
-            configurations = tuple(
-                dict.fromkeys((*record.rows, *campaign.results))
-            )  # with those that were not requested
-            notes = tuple(dict.fromkeys((*record.notes, *recipes.describe(campaign.results))))
-            took_s = round(time.monotonic() - start, 1)
-            record = replace(record, rows=configurations, notes=notes, took_s=took_s, parts_s=parts.end())
+            record = complete_record(record, campaign.results, recipes, time.monotonic() - start, parts)
             folder.write_record(record)
             on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())
+
+
+def complete_record(
+    record: RunRecord, results: dict[str, Result], recipes: NextRecipes, took_s: float, parts: PartTimes
+) -> RunRecord:
+    """Return the record of a run that ends: with the configurations that nobody requested, and what it took."""
+    return replace(
+        record,
+        rows=tuple(dict.fromkeys((*record.rows, *results))),
+        notes=tuple(dict.fromkeys((*record.notes, *recipes.describe(results)))),
+        took_s=round(took_s, 1),
+        parts_s=parts.end(),
+    )
 
 
 class AheadOfExport:

@@ -294,29 +294,13 @@ def tune_model(
         if not resume:
             folder.create(run)
             write_search(folder.root, record)
-        budget, remains = Budget(record.request.budget_s, record.spent_s), list[str]()
+        budget = Budget(record.request.budget_s, record.spent_s)
         search, proposers, before = _open(folder, run, record, budget, reporter)
-
-        def describe() -> TuneDocument:
-            document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
-            lines = (
-                p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer | RegionProposer | Remaining)
-            )
-            notes = (
-                *warnings,
-                *before,
-                *document.notes,
-                *describe_padding(search),
-                *(line for sentences in lines for line in sentences),
-                *remains,
-            )
-            locating = find_locating(root, read_results(root, condensed=True)[1])
-            return replace(document, notes=notes, locating=locating, started_utc=run.started_utc)
-
+        notes = (*warnings, *before)
         try:
             search.run()
         except KeyboardInterrupt as interrupt:
-            document = describe()
+            document = _describe_session(search, proposers, run, root, notes)
             write_tune(root, document)
             on_partial(document)
             if search.tried:
@@ -327,12 +311,46 @@ def tune_model(
             reporter.say(f"{path}: the nodes that stay in FP32 in the fastest graph of mixed precision")
     stored = replace(folder.read_record(), rows=search.final_rows)
     folder.write_record(stored)
+    remains = _bound_winner(search, folder, stored, budget, reporter)
+    document = _describe_session(search, proposers, run, root, notes, remains)
+    return document, write_tune(root, document, stored)
+
+
+def _describe_session(
+    search: Search,
+    proposers: Sequence[Proposer],
+    run: RunRecord,
+    root: Path,
+    notes: Sequence[str],
+    remains: Sequence[str] = (),
+) -> TuneDocument:
+    """Describe the search so far.
+
+    Args:
+        notes: what was found before it began.
+        remains: how far the winner is from what the machine can do.
+    """
+    document = describe_search(search, run.machine, proposed_by=[proposer.name for proposer in proposers])
+    tellers = (proposer for proposer in proposers if isinstance(proposer, MixedProposer | RegionProposer | Remaining))
+    tried = (line for proposer in tellers for line in proposer.describe(search.tried))
+    return replace(
+        document,
+        notes=(*notes, *document.notes, *describe_padding(search), *tried, *remains),
+        locating=find_locating(root, read_results(root, condensed=True)[1]),
+        started_utc=run.started_utc,
+    )
+
+
+def _bound_winner(
+    search: Search, folder: RunFolder, stored: RunRecord, budget: Budget, reporter: Reporter
+) -> list[str]:
+    """Return how far the winner of a search for latency is from the least time; [] without winner or bound."""
     winner = search.final and _find(search, search.final.winner)
     best = search.track.find_result(winner, final=True) if winner else None
-    if best is not None and record.request.goal == "latency" and (find_bound := find_hook(ModelBound)):
-        remains += format_headroom(best, *find_bound(folder, stored, best, max(1.0, budget.left_s), reporter))
-    document = describe()
-    return document, write_tune(root, document, stored)
+    find_bound = find_hook(ModelBound)
+    if best is None or search.record.request.goal != "latency" or find_bound is None:
+        return []
+    return list(format_headroom(best, *find_bound(folder, stored, best, max(1.0, budget.left_s), reporter)))
 
 
 def tune_run(
