@@ -89,8 +89,8 @@ def starting(verb: str | None) -> AbstractContextManager[None]:
 def list_other_verbs() -> dict[str, Plugin]:
     """Return the verbs of other packages by name; nothing of them is imported."""
     brought = list_brought({f"verb.{name}" for name in VERBS})
-    kinds = {plugin: plugin.name.partition(".") for plugin in brought if plugin.fault is None}
-    return {name: plugin for plugin, (kind, _, name) in kinds.items() if kind == "verb"}
+    used = [plugin for plugin in brought if plugin.fault is None]
+    return {plugin.name.removeprefix("verb."): plugin for plugin in used if plugin.name.startswith("verb.")}
 
 
 def format_package(plugin: Plugin) -> str:

@@ -117,7 +117,7 @@ class PlanEngine(cuda.DeviceEngine):
         self._prepare()
 
     def begin(self, samples: Sequence[Feeds]) -> None:
-        """As `bind` does it with all samples as one batch; then enqueues the run and the copies out as well."""
+        """Bind all samples as one batch, as `bind` does; then enqueue the run and the copies out, too."""
         stream, (first, copied, last) = self._open_stream(), self._events
         self._fill(samples, grow=True)
         first.record(stream)

@@ -46,6 +46,13 @@ def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
 
 
 def score_file(metrics: Sequence[Facts], labelled: Path, reference: Path | None) -> tuple[Score, ...]:
+    """Score the outputs for labelled samples; with a file of the reference also the differences from its scores.
+
+    A metric has no score where the file holds neither its counts nor the outputs.
+
+    Raises:
+        UsageError: a metric could not be computed; says why.
+    """
     arrays = load_arrays(labelled)
     reference_arrays = load_arrays(reference) if reference is not None else None
     return tuple(filter(None, (_score(facts, arrays, reference_arrays, labelled, reference) for facts in metrics)))
@@ -61,21 +68,8 @@ def _score(
     for side in (arrays, reference_arrays or {}):
         if FAILURE + facts.name in side:
             raise UsageError(str(side[FAILURE + facts.name]))
-    counts = arrays.get(COUNTS + facts.name)
-    if counts is not None:
-        metric = Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)
-        if facts.name in BUILTIN:  # else it is a user's function: counts are its values, of which the score is the mean
-            metric = BUILTIN[facts.name](Targets(values=[]))
-        others = common = None
-        if reference_arrays is not None:
-            others, common = reference_arrays[COUNTS + facts.name], find_common(arrays, reference_arrays)
-        if others is None or common is None:
-            return score_counts(metric, counts, others)
-        score = score_counts(metric, counts)
-        if not len(common[0]):
-            return score
-        paired = score_counts(metric, counts[common[0]], others[common[1]])
-        return replace(score, delta=paired.delta, mcnemar_p=paired.mcnemar_p)
+    if COUNTS + facts.name in arrays:
+        return _score_counts(facts, arrays, reference_arrays)
     if not any(name.startswith(OUTPUTS) for name in arrays):
         return None
     job = ScoreJob(
@@ -84,3 +78,21 @@ def _score(
         reference_path=None if reference is None else str(reference.absolute()),
     )
     return run_child(job, timeout_s=SCORE_TIMEOUT_S, variables=child_environment(1))
+
+
+def _score_counts(facts: Facts, arrays: Mapping[str, Any], reference_arrays: Mapping[str, Any] | None) -> Score:
+    """Score what a metric counted in each sample; differences are over the samples that both files have."""
+    metric = Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)
+    if facts.name in BUILTIN:  # else it is a user's function: counts are its values, of which the score is the mean
+        metric = BUILTIN[facts.name](Targets(values=[]))
+    counts = arrays[COUNTS + facts.name]
+    if reference_arrays is None:
+        return score_counts(metric, counts)
+    others, common = reference_arrays[COUNTS + facts.name], find_common(arrays, reference_arrays)
+    if common is None:  # both have all samples
+        return score_counts(metric, counts, others)
+    score = score_counts(metric, counts)
+    if not len(common[0]):
+        return score
+    paired = score_counts(metric, counts[common[0]], others[common[1]])
+    return replace(score, delta=paired.delta, mcnemar_p=paired.mcnemar_p)

@@ -178,19 +178,8 @@ def quantize_file(
     exclude, calib, calib_cache = (to_path(options[name]) for name in ("exclude", "calib", "calib_cache"))
     inputs, threads = to_text(options["inputs"]), options["threads"] or default_threads()
     names = read_exclusion(exclude) if exclude is not None else ()
-    if inputs is not None and (calib or calib_cache):
-        raise UsageError("--inputs gives the ranges, as --calib and --calib-cache do; keep one")
+    _check_options(path, out, precision, options)
     needs = find_needs(to, recipe)
-    if options["by_time"] is not None and (to != "int8" or needs == "nothing"):
-        label = format_precision(to, recipe)
-        raise UsageError(f"--by-time is for int8 with ranges (int8@cpu, int8@tensorrt, int8@nncf), not for {label}")
-    if options["by_time"] is not None:
-        require_hook(RegionEngineCheck)(options["by_time"])
-    if needs == "nothing" and to != "fp16" and (calib or inputs or calib_cache):  # FP16 looks for what it cannot hold
-        label = format_precision(to, recipe)
-        raise UsageError(f"--to {label} takes no ranges: leave out --calib, --inputs and --calib-cache")
-    if out.resolve() == path.resolve():
-        raise UsageError(f"--out {out} is the file to be quantized; choose another --out")
     artifact = replace(read_onnx(path), operator_libraries=list_libraries(options["ort_extension"]))
     if artifact.precision in FEW_BITS and (calib or inputs or calib_cache):
         own = f"{path} is {artifact.precision} with ranges of its own"
@@ -230,6 +219,23 @@ def quantize_file(
         tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in find_refusals(model)),
         seconds=seconds,
     )
+
+
+def _check_options(path: Path, out: Path, precision: tuple[Precision, Recipe | None], options: QuantizeOptions) -> None:
+    """Check which options go together and with the precision."""
+    label, needs = format_precision(*precision), find_needs(*precision)
+    calibrated = options["calib"] is not None or options["calib_cache"] is not None
+    if options["inputs"] is not None and calibrated:
+        raise UsageError("--inputs gives the ranges, as --calib and --calib-cache do; keep one")
+    if options["by_time"] is not None:
+        if precision[0] != "int8" or needs == "nothing":
+            raise UsageError(f"--by-time is for int8 with ranges (int8@cpu, int8@tensorrt, int8@nncf), not for {label}")
+        require_hook(RegionEngineCheck)(options["by_time"])
+    # FP16 looks for what it cannot hold.
+    if needs == "nothing" and precision[0] != "fp16" and (calibrated or options["inputs"] is not None):
+        raise UsageError(f"--to {label} takes no ranges: leave out --calib, --inputs and --calib-cache")
+    if out.resolve() == path.resolve():
+        raise UsageError(f"--out {out} is the file to be quantized; choose another --out")
 
 
 def _find_ranges(

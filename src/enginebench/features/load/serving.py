@@ -24,7 +24,8 @@ class Waiting(NamedTuple):
 class Batcher:
     """The queue of an engine, first come, first served.
 
-    The oldest request waits `max_wait_ns` for others to fill its batch; who comes when `limit` wait is turned away.
+    The oldest request waits `max_wait_ns` for others to fill its batch. A request that comes while `limit` are waiting
+    is turned away.
     """
 
     def __init__(self, max_batch: int = 1, max_wait_ns: int = 0, limit: int | None = None) -> None:
@@ -132,7 +133,8 @@ def serve(
         none_to_come = late or (source.exhausted and not len(batcher))
         if none_to_come and not flying:
             break
-        must_end, wait_ns = none_to_come or len(flying) >= streams.depth, clock()
+        must_end = none_to_come or len(flying) >= streams.depth  # nothing else can go on before a batch has ended
+        wait_ns = clock()
         if not must_end:
             moments = (batcher.due_ns, deadline_ns, wait_ns if streams.polled and flying else None)
             source.wait(min((at for at in moments if at is not None), default=None))
@@ -141,11 +143,11 @@ def serve(
         for ended in completed:
             busy_ns += ended.done_ns - ended.started_ns
             sink.finish(flying.pop(ended.ticket), ended)
-            if ended.device_ns is not None:
-                moment = ended.computed_ns + ended.device_ns.copy_out
+            if ended.device_ns is not None:  # the parts follow each other, and the copy out ends last
+                end_ns = ended.computed_ns + ended.device_ns.copy_out
                 for part, took_ns in zip(reversed(parts), reversed(ended.device_ns), strict=True):
-                    part.add(moment - took_ns, moment)
-                    moment -= took_ns
+                    part.add(end_ns - took_ns, end_ns)
+                    end_ns -= took_ns
         if came or completed or ticket > first:
             own_ns += clock() - begin_ns - waited_ns
     stages = {"batcher": own_ns}

@@ -39,39 +39,10 @@ def locate_faults(
     paths = [scratch / f"call-{i}.npz" for i in range(len(calls))]
     for path, feeds in zip(paths, calls, strict=True):
         save_arrays(path, feeds)
-    located, interrupted = list[LocatedSide](), False
-    lent = [lend_graph(side, sides) for side in sides]
-    for i, side in enumerate(lent):
-        repeated = next((one for one in lent[:i] if one.engine == side.engine and one.artifact == side.artifact), None)
-        if repeated is not None:
-            located.append(replace(located[lent.index(repeated)], text=side.text))
-            continue
-        if (why := explain_unsearched(side)) is not None:
-            located.append(LocatedSide(text=side.text, state="unknown", why=why))
-            continue
-        taken = sum(one.state == "leaves" for one in located)
-        index = find_free_folder(out, taken) if out is not None else None
-        job = SideJob(
-            text=side.text,
-            artifact=side.artifact,
-            engine=side.engine,
-            calls=tuple(str(path.absolute()) for path in paths),
-            out_dir=str(scratch / str(i)),
-            slice_mb=slice_mb,
-            repro_dir=str(index.absolute()) if index is not None else None,
-        )
-        side_result, interrupted = search(job, reporter)
-        if side.artifact is not sides[i].artifact and not side_result.why:
-            why = f"{LENT} {OTHER}" if side_result.state == "keeps" else LENT
-            side_result = replace(side_result, why=why)
-        if side_result.fault is not None:
-            side_result = replace(side_result, fault=add_commands(side_result.fault, side))
-        located.append(side_result)
-        if interrupted:
-            break
+    located, interrupted = _locate_sides(sides, paths, slice_mb=slice_mb, scratch=scratch, out=out, reporter=reporter)
     kinds = {side.artifact.kind for side in sides}
     if interrupted or kinds != {"onnx"} or len({side.artifact.sha256 for side in sides}) == 1:
-        return Located(sides=tuple(located), interrupted=interrupted)
+        return Located(sides=located, interrupted=interrupted)
     pair_job = PairJob(
         artifacts=(sides[0].artifact, sides[1].artifact),
         engine=sides[1].engine,
@@ -85,20 +56,68 @@ def locate_faults(
             pair_job, timeout_s=SIDE_TIMEOUT_S, on_note=report_steps(reporter, "one graph beside the other")
         )
     except KeyboardInterrupt:
-        return Located(sides=tuple(located), interrupted=True)
+        return Located(sides=located, interrupted=True)
     except EngineBenchError as error:
-        return Located(sides=tuple(located), unpaired=str(error))
+        return Located(sides=located, unpaired=str(error))
     if (writable := list_writable(response.excluded)) and out is not None:
         remark = "nodes that add most of the noise, or overflow: `quantize --exclude`"
         write_exclusion(out / EXCLUDED_FILE, writable, [remark])
     return Located(
-        sides=tuple(located),
+        sides=located,
         between=response.between and add_commands(response.between, sides[1]),
         further=response.further,
         noise=response.noise,
         excluded=response.excluded,
         excluded_snr_db=response.excluded_snr_db,
     )
+
+
+def _locate_sides(
+    sides: Sequence[OpenSide],
+    calls: Sequence[Path],
+    *,
+    slice_mb: int,
+    scratch: Path,
+    out: Path | None,
+    reporter: Reporter,
+) -> tuple[tuple[LocatedSide, ...], bool]:
+    """Return what each side does to its own graph, and whether the user ended the search; two equal sides search once.
+
+    Args:
+        calls: the files of the inputs.
+        out: where the smallest model that still shows a fault is written; None: nowhere.
+    """
+    located: list[LocatedSide] = []
+    lent = [lend_graph(side, sides) for side in sides]
+    for i, side in enumerate(lent):
+        repeated = next((one for one in lent[:i] if one.engine == side.engine and one.artifact == side.artifact), None)
+        if repeated is not None:
+            located.append(replace(located[lent.index(repeated)], text=side.text))
+            continue
+        if (why := explain_unsearched(side)) is not None:
+            located.append(LocatedSide(text=side.text, state="unknown", why=why))
+            continue
+        faults = sum(one.state == "leaves" for one in located)
+        repro = find_free_folder(out, faults) if out is not None else None
+        job = SideJob(
+            text=side.text,
+            artifact=side.artifact,
+            engine=side.engine,
+            calls=tuple(str(path.absolute()) for path in calls),
+            out_dir=str(scratch / str(i)),
+            slice_mb=slice_mb,
+            repro_dir=str(repro.absolute()) if repro is not None else None,
+        )
+        side_result, interrupted = search(job, reporter)
+        if side.artifact is not sides[i].artifact and not side_result.why:
+            why = f"{LENT} {OTHER}" if side_result.state == "keeps" else LENT
+            side_result = replace(side_result, why=why)
+        if side_result.fault is not None:
+            side_result = replace(side_result, fault=add_commands(side_result.fault, side))
+        located.append(side_result)
+        if interrupted:
+            return tuple(located), True
+    return tuple(located), False
 
 
 def search(job: SideJob, reporter: Reporter) -> tuple[LocatedSide, bool]:

@@ -41,6 +41,7 @@ class TorchProgram:
         self.outputs = tuple(node.name for node in torch.utils._pytree.tree_leaves(returned) if node is not None)
         self.producers = {step.name: i for i, step in enumerate(self.steps)}
         self.drawing = frozenset(i for i, node in enumerate(self._nodes) if RANDOM in getattr(node.target, "tags", ()))
+        # Tensors that do not depend on the inputs, and the operations that make them.
         fixed, folded = {node.name for node in nodes if node.op == "get_attr"}, set[int]()
         for i, step in enumerate(self.steps):
             if fixed.issuperset(step.inputs) and i not in self.drawing:
@@ -72,15 +73,13 @@ class TorchProgram:
     def cut(self, indices: Collection[int], wanted: Sequence[str], values: Collection[str]) -> Any:
         """Return the module of these operations that computes the tensors `wanted` from the arrays `values`."""
         chosen = [self._nodes[i] for i in complete_steps(self, indices, wanted, values)]
-        graph, copies = torch.fx.Graph(), dict[Any, Any]()
         made = set(chosen)
-        read = dict.fromkeys(name for node in chosen for name in node.all_input_nodes if name not in made)
-        for node in read:
-            if node.op != "get_attr":
-                copies[node] = graph.placeholder(node.name)
-        for node in read:
-            if node.op == "get_attr":
-                copies[node] = graph.get_attr(node.target)
+        read = dict.fromkeys(source for node in chosen for source in node.all_input_nodes if source not in made)
+        weights = [node for node in read if node.op == "get_attr"]
+        graph = torch.fx.Graph()
+        # Placeholders come first in a graph of torch.fx.
+        copies: dict[Any, Any] = {node: graph.placeholder(node.name) for node in read if node.op != "get_attr"}
+        copies |= {node: graph.get_attr(node.target) for node in weights}
         for node in chosen:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         by_name = {node.name: copy for node, copy in copies.items()}

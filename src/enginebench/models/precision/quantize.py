@@ -14,7 +14,7 @@ from enginebench.core.commands import format_command
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.recipes import FEW_BITS, RECIPES, find_needs, list_recipes, quantizes_weights_only
-from enginebench.core.records import Artifact, Precision, Recipe
+from enginebench.core.records import Artifact, Precision, Recipe, ResultWarning
 from enginebench.core.shapes import carry_specs
 from enginebench.core.text import list_some
 from enginebench.core.warnings import make_warning
@@ -288,31 +288,14 @@ def _finish(
     calibration: Calibration | None,
     data: CalibrationData | None,
 ) -> Artifact:
-    warnings = list(artifact.warnings)
+    """Write the changed graph with its origin in its metadata, and return it as an artifact."""
     source = data if find_needs(to, recipe) == "data" else calibration
-    if to in FEW_BITS:
-        if not has_quantizers(change.model):
-            raise ArtifactError(
-                f"nothing in {artifact.path} could be quantized: 0 QuantizeLinear and 0 DequantizeLinear nodes. "
-                "It has no convolution or matrix product with a constant weight and a known range"
-            )
-        coverage = measure_coverage(change.model, quantizes_weights_only(recipe))
-        warnings += source.warnings if source else ()
-        if coverage < LOW_COVERAGE:
-            covered = "have operands in 8 bits"
-            if find_needs(to, recipe) == "nothing":
-                covered = "are products with constant matrices, all that this recipe changes"
-                covered += " (int8@cpu and int8@nncf: convolutions, too)"
-            operations = "multiply-accumulates"
-            warnings.append(make_warning("low_coverage", share=coverage, operations=operations, covered=covered))
-    if all(warning.code != "kept_fp32" for warning in warnings):
-        kept = [("kept_fp32", change.reason, change.kept_fp32)]
-        kept += [("excluded", "they are excluded", change.excluded)]
-        for key, reason, names in kept:
-            if names:
-                listed = list_some(names)
-                warnings.append(make_warning("kept_fp32", count=len(names), reason=reason, names=listed, key=key))
-    distinct = tuple(dict.fromkeys(warnings))
+    if to in FEW_BITS and not has_quantizers(change.model):
+        raise ArtifactError(
+            f"nothing in {artifact.path} could be quantized: 0 QuantizeLinear and 0 DequantizeLinear nodes. "
+            "It has no convolution or matrix product with a constant weight and a known range"
+        )
+    warnings = _list_warnings(artifact, change, to, recipe, source)
     calibrated_on = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
     preprocess = calibrated_on if calibrated_on is not None else artifact.preprocess_sha256
     origin = artifact.made_with.get("calibration", "")
@@ -325,7 +308,7 @@ def _finish(
         recipe,
         parent_sha256=artifact.sha256,
         preprocess_sha256=preprocess,
-        warnings=distinct,
+        warnings=warnings,
         kept_fp32=change.kept_fp32,
         excluded=change.excluded,
         calibration=origin,
@@ -347,5 +330,34 @@ def _finish(
         made_by=read_versions(change.tools),
         operator_libraries=artifact.operator_libraries,
         excluded=change.excluded,
-        warnings=distinct,
+        warnings=warnings,
     )
+
+
+def _list_warnings(
+    artifact: Artifact,
+    change: _Change,
+    to: Precision,
+    recipe: Recipe | None,
+    source: Calibration | CalibrationData | None,
+) -> tuple[ResultWarning, ...]:
+    """List the warnings of the graph and of its ranges, then what stayed in FP32 and how little is in few bits."""
+    warnings = list(artifact.warnings)
+    if to in FEW_BITS:
+        coverage = measure_coverage(change.model, quantizes_weights_only(recipe))
+        warnings += source.warnings if source else ()
+        if coverage < LOW_COVERAGE:
+            covered = "have operands in 8 bits"
+            if find_needs(to, recipe) == "nothing":
+                covered = "are products with constant matrices, all that this recipe changes"
+                covered += " (int8@cpu and int8@nncf: convolutions, too)"
+            operations = "multiply-accumulates"
+            warnings.append(make_warning("low_coverage", share=coverage, operations=operations, covered=covered))
+    if all(warning.code != "kept_fp32" for warning in warnings):
+        kept = [("kept_fp32", change.reason, change.kept_fp32)]
+        kept += [("excluded", "they are excluded", change.excluded)]
+        for key, reason, names in kept:
+            if names:
+                listed = list_some(names)
+                warnings.append(make_warning("kept_fp32", count=len(names), reason=reason, names=listed, key=key))
+    return tuple(dict.fromkeys(warnings))

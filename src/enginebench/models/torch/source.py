@@ -94,7 +94,7 @@ def make_torch_artifact(
         seed: of everything random: initial weights, and the inputs that calibrate BatchNorm.
         batch: length of axis 0 of the inputs; that of the module's own examples if None, or where it takes no other.
         input_shapes: input name to whole shape, in place of the model's own; wins over `batch`.
-        given: the user's inputs for one call, in place of the model's own examples.
+        user_inputs: for one call, in place of the model's own examples.
 
     The example inputs of a factory or a module are kept in `out_dir`, too.
     """

@@ -147,7 +147,9 @@ def require_plan(path: Path) -> None:
 def describe_gpu(index: int) -> str:
     """The GPU's name by NVML, or `unknown GPU` where NVML cannot be asked."""
     name = _ask_nvml(index, "nvmlDeviceGetName")
-    return UNKNOWN_GPU if name is None else name.decode() if isinstance(name, bytes) else str(name)
+    if name is None:
+        return UNKNOWN_GPU
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def read_capability(index: int) -> str | None:
