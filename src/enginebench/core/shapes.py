@@ -19,6 +19,8 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec, TrafficCe
 BATCH_AXIS = "batch"
 # The option of an ENGINE that pads the shapes of a mix, and its value besides a multiple of lengths.
 PAD, LARGEST = "pad", "largest"
+# The option of a TensorRT engine with the shapes that a finished plan runs with.
+PLAN_SHAPES = "shapes"
 # Axes between commas, up to the end, to the next of min/opt/max or to the next name.
 _COMMAS = re.compile(r"(?<=[:/])\s*\d+(?:\s*,\s*\d+)+(?=\s*(?:$|/|,[^,]*:))")
 # Inputs whose shapes a heading lists; a decoder with a cache has fifty.
@@ -333,6 +335,46 @@ def format_input_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Shapes as trtexec reads them; a name with a colon, comma or space stands in single quotation marks."""
     return ",".join(f"{quote_name(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Read shapes as `format_shapes` writes them, and as trtexec's users write them; names may contain colons."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for piece in re.findall(r"(?:'[^']*'|[^,])+", join_axes(text)):  # a comma in a name stands between quotation marks
+        name, _, dims = piece.rpartition(":")
+        shapes[name.strip().strip("'")] = read_dims(dims, piece)
+        if not name:
+            raise UsageError(f"shape {piece!r}: expected NAME:1x3x224x224")
+    return shapes
+
+
+def read_dims(text: str, piece: str) -> tuple[int, ...]:
+    """Read `1x3x224x224`, of the text `piece`."""
+    dims = text.split("x")
+    if not all(d.isdecimal() for d in dims):
+        raise UsageError(f"shape {piece!r}: {text!r} is not of the form 1x3x224x224")
+    return tuple(map(int, dims))
+
+
+def set_plan_shapes(engine: EngineSpec, shapes: Mapping[str, tuple[int, ...]] | None) -> EngineSpec:
+    """Return the engine with the shapes that a finished plan runs with, unless it names its own.
+
+    Only TensorRT can read the inputs of a plan. So the shapes are an option of the engine, which a user may give, too,
+    and which results store: `find_plan_shapes` reads it.
+    """
+    return replace(engine, options={PLAN_SHAPES: format_shapes(shapes), **engine.options}) if shapes else engine
+
+
+def find_plan_shapes(options: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that a finished plan runs with, by the options of its engine; {}: those of its profile."""
+    return read_shapes(options.get(PLAN_SHAPES, ""))
+
+
+def drop_plan_shapes(engine: EngineSpec) -> EngineSpec:
+    """Return the engine without shapes for the inputs of a plan; other engines have an option of that name, too."""
+    if ":" not in engine.options.get(PLAN_SHAPES, ""):
+        return engine
+    return replace(engine, options={key: value for key, value in engine.options.items() if key != PLAN_SHAPES})
 
 
 def quote_name(name: str) -> str:

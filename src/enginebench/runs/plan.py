@@ -49,8 +49,8 @@ from enginebench.core.shapes import (
     find_built_batch,
     find_own_batch,
     find_plan_batch,
-    format_shapes,
     list_cells,
+    set_plan_shapes,
     size_artifact,
     takes_whole,
 )
@@ -385,8 +385,8 @@ def _plan_configuration(
             source = size_artifact(source, spec)
         except UsageError as error:
             problem = str(error)
-    if source is not None:
-        spec = replace(spec, options=add_shapes(spec.options, source, request.input_shapes))
+    if source is not None and source.kind == "plan":
+        spec = set_plan_shapes(spec, request.input_shapes)
     own = find_own_batch(sources[0]) if sources else None
     if own not in (None, spec.batch):
         problem = f"{sources[0].model} takes a batch of {own} only, not {spec.batch}: give --batch {own}"
@@ -417,15 +417,6 @@ def _reason_not_measured(spec: EngineSpec, measure: MeasureSpec) -> str | None:
             f"{name_flag('--cache', 'cache')} cold empties the cache of a GPU; {spec.backend} runs on the CPU. Use hot"
         )
     return None
-
-
-def add_shapes(
-    options: dict[str, str], source: Artifact, shapes: Mapping[str, tuple[int, ...]] | None
-) -> dict[str, str]:
-    """Add the shapes to the options if it starts from a plan, whose inputs only TensorRT can read."""
-    if source.kind != "plan" or not shapes:
-        return options
-    return {"shapes": format_shapes(shapes), **options}
 
 
 def _serves(artifact: Artifact, spec: EngineSpec) -> bool:

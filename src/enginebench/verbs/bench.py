@@ -23,7 +23,7 @@ from enginebench.core.features import find_hooks
 from enginebench.core.hooks import ToolDifference
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
 from enginebench.core.records import Placing, Result
-from enginebench.core.shapes import format_shapes
+from enginebench.core.shapes import set_plan_shapes
 from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
 from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
@@ -346,8 +346,7 @@ def print_timing_command(target: Path, request: RunRequest, shown: BenchPrinted)
         make = format_command("export", str(target))
         raise UsageError(f"a dry run opens no model: give an .onnx file ({make}) or a plan")
     (spec,), before = common.list_specs(request), list[str]()
-    if request.input_shapes:  # a dry run opens no graph whose axes could be fixed
-        spec = replace(spec, options={"shapes": format_shapes(request.input_shapes), **spec.options})
+    spec = set_plan_shapes(spec, request.input_shapes)  # of a graph, too, since a dry run cannot fix its axes
     artifact = common.name_plan(target)
     if target.suffix.lower() not in PLAN_SUFFIXES:
         artifact = replace(read_onnx_head(target), path=str(target.with_suffix(".plan")))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.errors import FeedError, ParseError, UsageError
 from enginebench.core.records import EngineSpec, TensorSpec
-from enginebench.core.shapes import format_shapes
+from enginebench.core.shapes import set_plan_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
 from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, Unpack, Wait, verb
@@ -135,8 +135,8 @@ def infer_file(target: Model, inputs_file: PathLike | None, out: Path, options: 
                 artifact = replace(artifact, inputs=take_sizes(artifact.inputs, name_arrays(calls[0], artifact.inputs)))
             # A tool runs a plan with the shapes of the arrays by an option: it knows nothing of them before.
             shapes = {name: array.shape for name, array in calls[0].items() if name and array.ndim}
-            if artifact.kind == "plan" and shapes and find_entry(name).find_program is not None:
-                spec = replace(spec, options={"shapes": format_shapes(shapes), **settings})
+            if artifact.kind == "plan" and find_entry(name).find_program is not None:
+                spec = set_plan_shapes(spec, shapes)
             infer = InferJob(
                 artifact=artifact,
                 engine=spec,

@@ -14,6 +14,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.judging import hash_file
 from enginebench.core.protocols import Array, Backend, Engine, Loadable
 from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
+from enginebench.core.shapes import drop_plan_shapes
 from enginebench.engines.abilities import ComputesOutputs
 from enginebench.features.locate.graphs import Graph
 from enginebench.features.locate.program import Arrays, slice_sizes
@@ -147,9 +148,8 @@ class GraphProgram(Graph):
     def _build(
         self, model: ModelProto, values: Arrays, like: Arrays, engine: EngineSpec
     ) -> tuple[Backend, Artifact, EngineSpec]:
-        # A text of shapes is for the inputs of the whole graph; those of a part are fixed in it.
-        options = {key: value for key, value in engine.options.items() if key != "shapes" or ":" not in value}
-        spec = replace(engine, options=options, shapes={})
+        # Shapes are for the inputs of the whole graph; those of a part are fixed in it.
+        spec = replace(drop_plan_shapes(engine), shapes={})
         fed, path = self.pick_fed(model, values), self.write(model)
         artifact = replace(
             self.artifact,

@@ -26,7 +26,7 @@ from enginebench.core.records import (
     ShapeRange,
     TensorSpec,
 )
-from enginebench.core.shapes import concrete_shape
+from enginebench.core.shapes import concrete_shape, find_plan_shapes
 from enginebench.core.store import copy_file, write_atomic
 from enginebench.engines.abilities import PROCESS, Change, Composed, Reader
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, describe_gpu, ensure_plan
@@ -40,7 +40,6 @@ from enginebench.engines.backends.tensorrt.settings import (
     list_dla_warnings,
     read_plugins,
     read_settings,
-    read_shapes,
     split_argv,
 )
 from enginebench.engines.request import check_request, read_options
@@ -354,7 +353,7 @@ class TrtexecBackend(PlanBackend):
             cuda_graph=options["graph"] == "1",
             spin_wait=options["spin"] == "1",
             streams=_read_count(spec, options, "streams"),
-            shapes={**dynamic, **read_shapes(options["shapes"])},
+            shapes={**dynamic, **find_plan_shapes(options)},
             profile_index=_read_count(spec, options, "profile_index", least=0),
             implicit_batch=implicit,
             plugins=read_plugins(options),

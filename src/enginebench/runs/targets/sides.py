@@ -13,7 +13,7 @@ from enginebench.core.commands import advise_dynamic_batch
 from enginebench.core.errors import ArtifactError, FeedError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe
-from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
+from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch, set_plan_shapes
 from enginebench.core.store import is_bundle, read_result
 from enginebench.engines.registry import accepts, find_device, has_engine, read_engine, takes
 from enginebench.runs.child.environments import find_available
@@ -21,7 +21,7 @@ from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob, InferResponse
 from enginebench.runs.folder import RunFolder, RunRequest, Stored
-from enginebench.runs.plan import PlannedConfiguration, add_shapes, find_fixed_batch, plan_stored
+from enginebench.runs.plan import PlannedConfiguration, find_fixed_batch, plan_stored
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, gather_sources, make_sources
@@ -164,7 +164,9 @@ def open_side(
         made[same] = make_sources(job, threads=request.threads, timeout_s=SIDE_TIMEOUT_S, reporter=reporter)
     spec = EngineSpec(backend=name, options=options, device=find_device(name, request.device), threads=request.threads)
     artifact = choose_source(made[same], spec, takes(name))
-    options = _add_profile(add_shapes(options, artifact, request.source.input_shapes), name, request)
+    if artifact.kind == "plan":
+        spec = set_plan_shapes(spec, request.source.input_shapes)
+    options = _add_profile(spec.options, name, request)
     spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe, options=options)
     if artifact.kind == "plan":
         artifact = _open_plan(artifact, spec, scratch / "plan")

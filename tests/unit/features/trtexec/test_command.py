@@ -9,7 +9,14 @@ from msgspec.structs import replace
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
-from enginebench.core.shapes import format_shapes, quote_name
+from enginebench.core.shapes import (
+    drop_plan_shapes,
+    find_plan_shapes,
+    format_shapes,
+    quote_name,
+    read_shapes,
+    set_plan_shapes,
+)
 from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
@@ -20,7 +27,6 @@ from enginebench.engines.backends.tensorrt.settings import (
     read_profiles,
     read_settings,
     read_shape_profile,
-    read_shapes,
 )
 from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure, keep_extra, list_switches
 from enginebench.features.trtexec.engine import plan_timing
@@ -254,7 +260,18 @@ def test_profiles_and_names_with_colons() -> None:
             read_shape_profile(text)
     assert quote_name("input.1/x-y") == "input.1/x-y"
     assert format_shapes({"in:0": (1, 3), "b": (2,)}) == "'in:0':1x3,b:2"
+    odd = {"a,b": (1, 3), "c d": (2,), "e:0": (4, 5, 6)}
+    assert read_shapes(format_shapes(odd)) == odd
     assert read_shapes("'in:0':1x3,b:2") == read_shapes("'in:0':1,3,b:2") == {"in:0": (1, 3), "b": (2,)}
+
+
+def test_shapes_of_a_plan_are_an_option_which_the_user_s_own_wins_over() -> None:
+    shapes = {"in:0": (1, 3), "a,b": (2, 8)}
+    engine = set_plan_shapes(EngineSpec(backend="trtexec", options={"graph": "0"}), shapes)
+    assert find_plan_shapes(engine.options) == shapes and drop_plan_shapes(engine).options == {"graph": "0"}
+    assert set_plan_shapes(engine, {"other": (1,)}) == engine and set_plan_shapes(engine, None) == engine
+    other = EngineSpec(backend="openvino", options={"shapes": "dynamic"})
+    assert drop_plan_shapes(other) == other and find_plan_shapes({}) == {}
 
 
 def settings_of(graph: Artifact = GRAPH, spec: EngineSpec | None = None, **options: str) -> BuildSettings:

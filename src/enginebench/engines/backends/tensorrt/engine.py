@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
-from enginebench.core.shapes import NAMELESS, fix_shapes, name_axes
+from enginebench.core.shapes import NAMELESS, find_plan_shapes, fix_shapes, name_axes
 from enginebench.core.store import open_temporary
 from enginebench.engines.abilities import PlanReader
-from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.engines.proof import can_watch, prove_precision, watch_kernels
 from enginebench.engines.tensorrt import PlanEngine, find_dtype
 from enginebench.engines.tensorrt_library import Library
@@ -39,7 +38,7 @@ def adopt_tensors(trt: Any, plan: Any, artifact: Artifact, options: dict[str, st
     Axes for which the profile leaves no choice are fixed. Where there is no such profile, inputs stay as they are.
     """
     inputs, outputs = read_tensors(trt, plan)
-    index, requested_shapes = options["profile_index"], read_shapes(options["shapes"])
+    index, requested_shapes = options["profile_index"], find_plan_shapes(options)
     has_profile = index.isdecimal() and int(index) < plan.num_optimization_profiles
     fixed, allowed = [], {}
     for spec in inputs:
@@ -69,7 +68,7 @@ def list_plan_tensors(
         tuple(replace(s, dtype="int64") if s.dtype == "int32" and s.name in long else s for s in side)
         for side in (inputs, outputs)
     )
-    return fix_shapes(inputs, read_shapes(options["shapes"])), outputs
+    return fix_shapes(inputs, find_plan_shapes(options)), outputs
 
 
 class WatchedPlanEngine(PlanEngine):

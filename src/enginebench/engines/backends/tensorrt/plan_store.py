@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from enginebench.core.cuda_devices import find_handle
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, EngineSpec, ResultWarning, ShapeRange
-from enginebench.core.shapes import format_shapes
+from enginebench.core.shapes import drop_plan_shapes, set_plan_shapes
 from enginebench.core.store import derive, encode, explain_writing, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import ShapeProfile, read_profiles
@@ -68,12 +68,12 @@ class PlanBackend:
         options = {key: spec.options.get(key, "") for key in ("min_shapes", "opt_shapes", "max_shapes", "profiles")}
         profiles = read_profiles(spec, options, artifact)
         index = int(spec.options.get("profile_index", "0"))
-        plain = {**spec.options, "graph": "0"}
+        plain = replace(spec, options={**spec.options, "graph": "0"})
         if index >= len(profiles):
-            return replace(spec, options=plain)
+            return plain
         best = profiles[index].best
         batch = next((shape[0] for shape in best.values() if shape), spec.batch)
-        return replace(spec, options={**plain, "shapes": format_shapes(best)}, batch=batch)
+        return replace(set_plan_shapes(drop_plan_shapes(plain), best), batch=batch)
 
 
 def ensure_plan(

@@ -13,7 +13,7 @@ from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, UsageError, explaining
 from enginebench.core.names import require_precision
 from enginebench.core.records import Artifact, EngineSpec, Precision, ResultWarning
-from enginebench.core.shapes import concrete_shape, join_axes
+from enginebench.core.shapes import concrete_shape, join_axes, read_dims, read_shapes
 from enginebench.core.store import explain_reading
 from enginebench.core.text import count_of
 from enginebench.core.warnings import make_warning
@@ -246,17 +246,6 @@ def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
         raise UsageError(f"shapes are needed for every input with a dynamic axis; none for {', '.join(missing)}")
 
 
-def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """{name: shape} of `NAME:1x3x224x224`, several separated by commas; names may contain colons."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for piece in filter(None, join_axes(text).split(",")):
-        name, _, dims = piece.rpartition(":")
-        shapes[name.strip().strip("'")] = _read_dims(dims, piece)
-        if not name:
-            raise UsageError(f"shape {piece!r}: expected NAME:1x3x224x224")
-    return shapes
-
-
 def read_shape_profile(text: str) -> ShapeProfile:
     """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs separated by commas."""
     sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {}, {})
@@ -268,7 +257,7 @@ def read_shape_profile(text: str) -> ShapeProfile:
                 f"profile {piece!r}: expected NAME:MIN/OPT/MAX, for example input:1x3x224x224/8x3x224x224/32x3x224x224"
             )
         for side, part in zip(sides, parts, strict=True):
-            side[name.strip().strip("'")] = _read_dims(part, piece)
+            side[name.strip().strip("'")] = read_dims(part, piece)
     return make_profile(*sides)
 
 
@@ -293,13 +282,6 @@ def split_argv(text: str) -> tuple[str, ...]:
     """The arguments of one option's text, quoted as for a shell."""
     with explaining(UsageError, f"arguments {text!r}", ValueError):
         return tuple(shlex.split(text))
-
-
-def _read_dims(text: str, piece: str) -> tuple[int, ...]:
-    dims = text.split("x")
-    if not all(d.isdecimal() for d in dims):
-        raise UsageError(f"shape {piece!r}: {text!r} is not of the form 1x3x224x224")
-    return tuple(map(int, dims))
 
 
 def _find_file(text: str) -> str | None:
