@@ -185,7 +185,7 @@ def command(
 
 
 class BenchRequest(Struct, frozen=True, kw_only=True):
-    """What a `bench` measures: TARGET, and the other side if there is one."""
+    """The requests of a `bench`: of TARGET, and of the other side if there is one."""
 
     own: RunRequest
     other: RunRequest | None = None
