@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from enginebench.core.commands import VERB
 from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
-from enginebench.core.limits import MARGIN
+from enginebench.core.limits import MARGIN, TIMEOUT_S
 from enginebench.core.records import Cache, Scope, Task
 from enginebench.core.store import check_writable
 from enginebench.runs.request import name_default_engines
@@ -249,7 +249,7 @@ Wait: TypeAlias = Annotated[
         more="Failing ends with exit code 6",
     ),
 ]
-Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", 900.0, ge=1)]
+Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", TIMEOUT_S, ge=1)]
 Batch: TypeAlias = Annotated[
     int | None, Opt("Batch size. [that of --input-shape, else of the example inputs, else 1]", ge=1)
 ]

@@ -1,4 +1,7 @@
-"""The default limits of verdicts: differences up to these are not significant."""
+"""The default limits: of verdicts, whose differences up to these are not significant, and of the time of a process."""
+
+# Seconds that one process may take, unless --timeout says otherwise: a compiler takes minutes for a large model.
+TIMEOUT_S = 900.0
 
 # Relative difference of two medians that matters. On a quiet machine a configuration repeats within it.
 MARGIN = 0.02

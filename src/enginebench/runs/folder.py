@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from enginebench.core.commands import OPTIONS_FILE, format_command
 from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
+from enginebench.core.limits import TIMEOUT_S
 from enginebench.core.names import PLAN_SUFFIXES, slug
 from enginebench.core.operators import find_library
 from enginebench.core.records import (
@@ -59,10 +60,6 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "data": ("digits", "fake", "sample-photos"),
     "targets": (),
 }
-
-
-# Seconds that one process may take where a verb has no option for it.
-TIMEOUT_S = 600.0
 
 
 class Named(Struct, frozen=True):

@@ -11,7 +11,7 @@ from enginebench import options as opts
 from enginebench.core.commands import name_flag
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
-from enginebench.core.limits import MARGIN, MOST
+from enginebench.core.limits import MARGIN, MOST, TIMEOUT_S
 from enginebench.core.names import format_options, parse_engine
 from enginebench.core.records import EngineSpec, MeasureSpec, ModelSource, Precision, Recipe
 from enginebench.core.shapes import BATCH_AXIS
@@ -19,7 +19,7 @@ from enginebench.engines.registry import check_options, check_overlap, choose_gr
 from enginebench.models.zoo import require_packages
 from enginebench.runs.bundles import Bundle
 from enginebench.runs.child.environments import strip_environment
-from enginebench.runs.folder import OUTSIDE, TIMEOUT_S, RunRequest, Wanted, check_outside
+from enginebench.runs.folder import OUTSIDE, RunRequest, Wanted, check_outside
 from enginebench.runs.request import (
     PERCENTILES,
     choose_batches,
