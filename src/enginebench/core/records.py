@@ -464,7 +464,7 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
 
     @property
     def broken(self) -> int:
-        """How many values of both sides are no numbers, or an infinity that the other side does not have there."""
+        """Count the values of both sides that are no numbers, or an infinity that the other side does not have."""
         return self.nonfinite - 2 * self.infinite_alike
 
 
