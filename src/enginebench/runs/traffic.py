@@ -210,6 +210,20 @@ def settle_traffic(
     return tuple(sorted(cells.values(), key=lambda cell: (sum(map(math.prod, cell.shapes.values())), cell.batch)))
 
 
+def drop_chosen_shapes(artifact: Artifact, parts: Sequence[TrafficPart]) -> Artifact:
+    """Return an artifact without the warning that lengths were chosen, where each shape of a mix names all of them."""
+    batches = find_batch_axes(artifact.inputs)
+    opened = {
+        axis
+        for s in artifact.inputs
+        for i, axis in enumerate(s.shape)
+        if isinstance(axis, str) and i != batches[s.name]
+    }
+    whole = all(part.shape or opened <= part.axes.keys() for part in parts)
+    kept = (one for one in artifact.warnings if one.template != "chosen_shapes")
+    return replace(artifact, warnings=tuple(kept)) if parts and whole else artifact
+
+
 def list_open_inputs(artifact: Artifact) -> tuple[TensorSpec, ...]:
     """The inputs of an artifact with their dynamic axes; all axes of a module are."""
     return _free_axes(artifact.inputs) if artifact.kind == "torch" else artifact.inputs

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import TensorSpec
+from enginebench.core.records import Artifact, TensorSpec
 from enginebench.core.shapes import format_traffic, name_cells
+from enginebench.core.warnings import make_warning
 from enginebench.runs import traffic
 from enginebench.runs.traffic import LONGEST_LINE, MOST_CELLS, read_traffic, settle_traffic
 
@@ -172,6 +174,26 @@ def test_many_lengths_become_groups_of_equal_frequency_around_their_middle(tmp_p
     assert np.abs(np.array(chosen[:-1]) - expected).max() < 5
     mean = sum(cell.weight * cell.shapes["ids"][1] for cell in cells)
     assert mean == pytest.approx(float(lengths.mean()), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("mix", "inputs", "warned"),
+    [
+        ("16,32", (IDS,), False),
+        ("1x16,length=8", (IDS,), False),
+        ("length=16,batch=2", (IDS,), True),
+        ("height=9+width=9", (IMAGE,), False),
+        ("height=9", (IMAGE,), True),
+        ("", (IDS,), True),
+    ],
+)
+def test_lengths_of_a_mix_are_not_reported_as_chosen(mix: str, inputs: Sequence[TensorSpec], warned: bool) -> None:
+    chosen = make_warning("chosen_shapes", source="dynamic axes", shapes="ids 1x16", option="ids:1x16")
+    graph = Artifact(
+        kind="onnx", precision="fp32", model="m", path="m.onnx", inputs=inputs, outputs=(), sha256="", files=()
+    )
+    parts = read_traffic(mix or None)
+    assert bool(traffic.drop_chosen_shapes(replace(graph, warnings=(chosen,)), parts).warnings) is warned
 
 
 def test_of_many_shapes_the_longest_along_each_axis_stay_as_they_are(tmp_path: Path) -> None:

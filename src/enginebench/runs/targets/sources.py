@@ -45,6 +45,7 @@ from enginebench.runs.plan import (
 )
 from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.scoring import Scoring, choose_metrics, open_metrics
+from enginebench.runs.traffic import drop_chosen_shapes
 from enginebench.runs.trust import allow_code, trust_artifact
 
 # Ranges settle well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
@@ -136,7 +137,9 @@ def gather_sources(
 
 
 def _complete(artifact: Artifact, request: RunRequest, folder: Path) -> Artifact:
-    """Return a plan with the inputs that its engine reports, if they fix the batch and none was requested."""
+    """Return a source without a warning that does not apply to it; a plan with the inputs that its engine reports, if
+    they fix the batch and none was requested."""
+    artifact = drop_chosen_shapes(artifact, request.traffic)
     names = [(name, options) for name, options in request.engines if "plan" in accepts(name)]
     if artifact.kind != "plan" or not request.any_batch or not names or "implicit_batch" in names[0][1]:
         return artifact
