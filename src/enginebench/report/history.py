@@ -37,7 +37,7 @@ class HistoryRow(Struct, frozen=True, kw_only=True):
     precision: str
     recipe: str | None
     batch: int
-    shapes: str  # of the inputs that were timed
+    shapes: str  # of the inputs that were timed; of a mix its shapes with their weights
     scope: str
     cache: str
     device: str

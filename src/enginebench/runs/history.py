@@ -17,7 +17,7 @@ from enginebench import __version__
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import NOT_KNOWN, format_engine, slug
 from enginebench.core.records import Result
-from enginebench.core.shapes import format_input_shapes
+from enginebench.core.shapes import format_input_shapes, format_traffic
 from enginebench.core.store import find_cache, read_result, write_atomic
 from enginebench.report.charts import render_png
 from enginebench.report.history import (
@@ -129,7 +129,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         started_utc=started or datetime.fromtimestamp(modified, timezone.utc).isoformat(timespec="seconds"),
         engine=format_engine(engine),
         precision=engine.precision or NOT_KNOWN,
-        shapes=format_input_shapes(result.shapes) if result.shapes else "",
+        shapes=format_traffic(engine.traffic) or (format_input_shapes(result.shapes) if result.shapes else ""),
         validity=assess_samples(condensed)[0],
         clock=trials[0].clock if trials else None,
         n=len(pooled),

@@ -14,7 +14,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN, MOST, TIMEOUT_S
 from enginebench.core.names import format_options, parse_engine
 from enginebench.core.records import EngineSpec, MeasureSpec, ModelSource, Precision, Recipe
-from enginebench.core.shapes import BATCH_AXIS
+from enginebench.core.shapes import BATCH_AXIS, LARGEST, PAD
 from enginebench.engines.registry import check_options, check_overlap, choose_graph_engine, find_device, find_entry
 from enginebench.models.zoo import require_packages
 from enginebench.runs.bundles import Bundle
@@ -180,11 +180,23 @@ def read_mix(
     return traffic
 
 
-def split_engines(engines: Iterable[tuple[str, dict[str, str]]], device: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each engine once with what serves all shapes of a mix, and once with one for each shape, unless named."""
+def split_engines(
+    engines: Iterable[tuple[str, dict[str, str]]], device: str, *, delivered: bool = False
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each engine once with what serves all shapes of a mix, and once with one for each shape, unless named.
+
+    Args:
+        delivered: the fastest is to become a bundle, which has one engine for all shapes.
+    """
     for name, options in engines:
-        entry = find_entry(name).describe_on(find_device(name, device))
-        for choice in entry.for_shapes or ({},):
+        choices = find_entry(name).describe_on(find_device(name, device)).for_shapes
+        apart = next((choice for choice in choices[1:] if choice.items() <= options.items()), None)
+        if delivered and apart and options.get(PAD) != LARGEST:
+            raise UsageError(
+                f"--deliver: {format_options(name, options)} has an engine for each shape of --traffic, and a bundle "
+                f"has one for all. Name {format_options(name, {**options, **choices[0]})}, or leave --deliver out"
+            )
+        for choice in (choices[:1] if delivered else choices) or ({},):
             if not choice or choice.keys().isdisjoint(options):
                 yield name, {**options, **choice}
             else:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 import enginebench.runs.history as history
 from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.records import TrafficCell
 from enginebench.report.charts import render_png
 from enginebench.report.history import OTHERS, collect_trends, draw_trend, export_mlflow, list_history, write_parquet
 from enginebench.runs.history import read_history, write_history
@@ -42,6 +43,13 @@ def test_configurations_that_did_not_change_are_not_read_again(runs, tmp_path, m
 def test_the_latest_configuration_is_the_last(runs: Path) -> None:
     starts = [row.started_utc for row in read_history(runs).rows]
     assert starts == sorted(starts) and len(set(starts)) > 1
+
+
+def test_a_mix_has_its_shapes_with_their_weights(tmp_path: Path) -> None:
+    cells = (TrafficCell(weight=0.75, batch=1), TrafficCell(weight=0.25, batch=8))
+    results = [replace(one, engine=replace(one.engine, traffic=cells)) for one in make_results()]
+    write_run(tmp_path / "runs" / "mix", results=results)
+    assert {row.shapes for row in read_history(tmp_path / "runs").rows} == {"batch=1:0.75,batch=8:0.25"}
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00nonsense", b"\x93\x63\x80\x80"])

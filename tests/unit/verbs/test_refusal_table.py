@@ -45,6 +45,11 @@ REFUSALS = [
     ("bench mlp.onnx --engine fake --beside fake --against fake", 2, "--against...--beside"),
     ("load mlp.onnx --engine ort --qps 9 --traffic batch=1,batch=8 --inputs in.npz", 2, "--inputs...--traffic"),
     ("tune mlp.onnx --engines ort --traffic batch=1,batch=8 --goal throughput", 2, "--goal throughput...--traffic"),
+    (
+        "tune mlp.onnx --engines ort:sessions=each --traffic batch=1,batch=8 --deliver bundle",
+        2,
+        "--deliver...ort:sessions=each...ort:sessions=one",
+    ),
     ("tune mlp.onnx --engines ort --traffic batch=1,batch=8 --batch 2", 2, "--batch...--traffic"),
     ("load mlp.onnx --engine ort --qps 9 --traffic batch=1:-1,batch=8", 2, "weight -1.0...above 0"),
     ("bench mlp.onnx --engine fake --batch 2000000000000", 2, "batch of 2000000000000...bytes of memory"),

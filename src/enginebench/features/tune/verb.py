@@ -187,10 +187,11 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
     precisions = common.read_precisions(options["precisions"] or "fp32")
     device = common.read_device(options["device"])
     engines = read_engines(options["engines"] or name_default_engines(device))
+    delivered = options["deliver"] is not None and not options["resume"]  # which continues with what was begun
     run = make_run_request(
         model,
         options,
-        engines=split_engines(engines, device) if traffic else engines,
+        engines=split_engines(engines, device, delivered=delivered) if traffic else engines,
         precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # FP32 is always the reference of the outputs
         batches=batches,
         measure=MeasureSpec(seed=options["seed"], processes=processes),
