@@ -73,8 +73,9 @@ def format_head(document: RunDocument) -> list[HeadLine]:
     """Return USE, OUTPUTS and TRUST of a run, always in this order."""
     headlines = document.headlines
     if not headlines:
-        why = "the search named no winner" if document.recommended_by == "search" else "nothing was measured"
-        none = HeadLine("USE", (f"none: {why}", *_format_implausible(document.rows), *format_missing(document)))
+        none = HeadLine(
+            "USE", (f"none: {_explain_none(document)}", *_format_implausible(document.rows), *format_missing(document))
+        )
         return [none, HeadLine("OUTPUTS", ("not judged",)), HeadLine("TRUST", ("no times",))]
     rows = {row.id: row for row in document.rows}
     # Of each headline, the parts in which they differ.
@@ -89,6 +90,15 @@ def format_head(document: RunDocument) -> list[HeadLine]:
         HeadLine("OUTPUTS", tuple(_join_alike(where, [_format_outputs(h, rows[h.id]) for h in headlines]))),
         HeadLine("TRUST", tuple(_join_alike(where, [_format_trust(document, h) for h in headlines]))),
     ]
+
+
+def _explain_none(document: RunDocument) -> str:
+    """Explain why no configuration is named."""
+    if document.recommended_by == "search":
+        return "the search named no winner"
+    if document.for_calls is not None and any(row.p50_ms for row in document.rows):
+        return "the start of a new process, which --for-calls counts, was not measured"
+    return "nothing was measured"
 
 
 def format_missing(document: RunDocument) -> list[str]:

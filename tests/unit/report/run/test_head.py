@@ -237,6 +237,7 @@ def test_one_configuration_is_said_to_be_the_only_one_and_none_is_not_measured()
     texts = (first, "not judged: nothing was compared with it", "absolute times good")
     assert head(ort(8.7, drift=None)) == dict(zip(("USE", "OUTPUTS", "TRUST"), texts, strict=True))
     assert head(make_result(status="failed"))["USE"] == "none: nothing was measured"
+    assert head(PYTORCH, ort(), for_calls=300)["USE"].startswith("none: the start of a new process, which --for-calls")
 
 
 def test_what_cannot_be_compared_with_the_baseline_that_wins_is_named_with_its_reason() -> None:
