@@ -175,6 +175,11 @@ def test_the_page_never_scrolls_sideways(visit: Visits, report: Path, width: int
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     most = page.eval_on_selector_all(".chart svg", "all => Math.max(...all.map(s => s.getBoundingClientRect().right))")
     assert most <= width
+    # A list to choose from is as wide as its longest name, and engines with options have long ones.
+    name = "engine:option=value,another=value,third=value fp32"
+    choose = f'<label class="choose">Configuration <select><option>{name}</option></select></label>'
+    page.evaluate("text => document.querySelector('main').insertAdjacentHTML('beforeend', text)", choose)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize(
