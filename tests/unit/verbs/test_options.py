@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 import pytest
+from msgspec.structs import replace
 
 from enginebench import options
 from enginebench.core.errors import BackendUnavailable, UsageError
@@ -14,6 +15,9 @@ from enginebench.door import FiniteRange, program
 from enginebench.engines.registry import read_engines
 from enginebench.runs import request
 from enginebench.runs.child import environments
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.targets.sides import Side
+from enginebench.verbs.bench import add_side
 from enginebench.verbs.requests import (
     Opening,
     count_threads,
@@ -22,6 +26,7 @@ from enginebench.verbs.requests import (
     make_side_request,
     read_shapes,
 )
+from enginebench.verbs.run import RunOptions
 
 
 class Anything(options.Timing, Opening, total=False):
@@ -115,6 +120,23 @@ def test_sides_are_asked_for_with_all_that_was_given() -> None:
     assert given == ("cpu", 3, "random", 7, 64, {"x": (1, 4)})
     with pytest.raises(UsageError, match="--input-shape 'x:1x-4'"):
         make_side_request(fill(**COMMON | {"input_shape": ("x:1x-4",)}))
+
+
+def test_a_verb_without_timeout_waits_as_long_as_the_others() -> None:
+    default = options.list_options(RunOptions)["timeout"].default
+    assert RunRequest(model="x", engines=(), measure=MeasureSpec()).timeout_s == default
+
+
+def test_a_bench_has_one_request_of_both_sides() -> None:
+    own = RunRequest(model="a.onnx", engines=(("ort", {}),), batches=(4,), threads=2, measure=MeasureSpec())
+    side = Side(text="", engine=("openvino", {}), target="b.onnx", precision=("fp16", None))
+    assert add_side(own, None).sides == [own]
+    request = add_side(own, side)
+    assert request.other is not None and request.sides == [own, request.other]
+    assert (request.other.model, request.other.engines) == ("b.onnx", (("openvino", {}),))
+    assert (request.other.batches, request.other.threads, request.other.precisions) == ((4,), 2, (("fp16", None),))
+    with pytest.raises(UsageError, match="the stored result has batch 8, this side has 4; give --batch 8"):
+        add_side(own, replace(side, batch=8))
 
 
 def test_one_extra_may_hold_several_arguments_which_reach_trtexec_alone() -> None:
