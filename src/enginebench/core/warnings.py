@@ -347,8 +347,8 @@ TEMPLATES: dict[str, Template] = {
         "engines.md",
     ),
     "rounding_dominates": Template(
-        "rounding changes the outputs {where}: PyTorch in FP32 is {own:.2g} of the largest value from PyTorch in FP64, "
-        "and {share:.2g} from the graph",
+        "rounding changes the outputs {where}: those of PyTorch, in FP32 or with such noise on its weights in FP64, by "
+        "{own:.2g} of the largest value, and those of the graph by {share:.2g}",
         "no two engines will agree there; compute the steps that lose digits in FP64, or in another order",
         "how-we-measure.md",
     ),
