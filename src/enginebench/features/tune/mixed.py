@@ -169,7 +169,7 @@ class MixedProposer:
             input_size=run.input_size,
             inputs=find_samples(self._artifacts) if run.inputs is not None else None,
         )
-        timeout_s = min(run.timeout_s + job.time_limit_s, self._rows.find_left())
+        timeout_s = min(run.timeout_s + job.time_limit_s, self._rows.find_spare())
         return run_child(job, timeout_s=timeout_s, on_note=report_steps(self._reporter, label))
 
     def _propose_graphs(self, layering: Layering, costs: Mapping[str, float | None]) -> list[Setting]:

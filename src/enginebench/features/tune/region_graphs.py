@@ -35,6 +35,8 @@ SHARE = 0.2
 # Where 8 bits throughout are more than so many times as fast as floats in the same engine, regions are not compared: a
 # mix gained 2% where they are 2.2 times as fast, and 16 to 20% where they are 0.9 to 1.1 times (docs/tune.md).
 GAINS_ENOUGH = 1.5
+# Builds that a result needs at least: 8 bits throughout, floats throughout, and one mix of both.
+LEAST_BUILDS = 3
 # Of the process that compares: to start, and to finish the comparison that it is in.
 MORE_TIME_S = 120.0
 
@@ -123,8 +125,11 @@ class RegionProposer:
         region_graph, source = RegionGraph(setting=setting, label=label), self._rows.graph
         if full.skip or full.source is None or source is None:
             return replace(region_graph, reason=full.skip or "there is no graph")
+        limit_s = min(SHARE * self._request.budget_s, self._rows.find_spare())
+        if (build_s := self._rows.expect_build(setting.engine)) * LEAST_BUILDS > limit_s:
+            builds = f"{LEAST_BUILDS} builds of about {build_s:.0f} s"
+            return replace(region_graph, reason=f"comparing takes at least {builds}, and has {limit_s:.0f} s")
         self._reporter.step(f"{label}: one region at a time")
-        limit_s = SHARE * self._request.budget_s
         job = RegionsJob(
             artifact=source,
             quantized=full.source,
@@ -134,7 +139,7 @@ class RegionProposer:
             time_limit_s=limit_s,
         )
         try:
-            timeout_s = min(run.timeout_s + limit_s, self._rows.find_left())
+            timeout_s = min(run.timeout_s + limit_s, self._rows.find_spare())
             response = run_child(job, timeout_s=timeout_s, on_note=report_steps(self._reporter, label))
             region_graph = replace(region_graph, response=response)
             if response.gain is None or not 0 < len(response.inside) < len(response.regions):

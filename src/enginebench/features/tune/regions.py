@@ -19,6 +19,7 @@ from onnx import ModelProto
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.limits import MARGIN
+from enginebench.core.names import parse_precision
 from enginebench.core.protocols import Engine, Loadable
 from enginebench.features.tune.jobs import NodeGroup, Region, RegionsJob, RegionsResponse, RegionTime
 from enginebench.features.tune.sensitivity import find_groups, quantize_only
@@ -152,9 +153,9 @@ class RegionTimer:
         precision = "int8" if inside else "fp32"
         source = replace(read_onnx(path), precision=precision, inputs=job.artifact.inputs)
         if not inside:  # floats alone are a precision of their own
-            floats = spec.options.get("floats", "fp32")
             options = {name: value for name, value in spec.options.items() if name != "floats"}
-            spec = replace(spec, precision="bf16" if floats == "bf16" else "fp32", recipe=None, options=options)
+            floats = parse_precision(spec.options.get("floats", "fp32"))[0]
+            spec = replace(spec, precision=floats, recipe=None, options=options)
         try:
             built = build_graph(self._backend, source, spec, job.out_dir, self._note)
             assert isinstance(self._backend, Loadable)

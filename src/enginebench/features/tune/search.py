@@ -115,9 +115,9 @@ class Search:
 
     def _has_time(self, trials: int = 0, build_s: float = 0.0) -> bool:
         """Whether the race may continue: there is more time than so many trials, a build and the final need."""
-        return self._find_spare(trials) > build_s
+        return self.find_spare(trials) > build_s
 
-    def _find_spare(self, trials: int) -> float:
+    def find_spare(self, trials: int = 0) -> float:
         """Return the seconds that are left beside so many trials and the final."""
         rounds = ALONE if self.leader in self.defaults else 2 * MIN_TRIALS  # a default has itself alone to beat
         final_s = min(MOST_FOR_FINAL * self.record.request.budget_s, rounds * self._final_lap_s)
@@ -208,7 +208,7 @@ class Search:
         long = first or any(one in chunk for one in self.defaults if one.engine in self._slow)
         limit_s = request.limit_child(MOST_FOR_FIRST if long else MOST_FOR_ONE, self._expect_build(chunk))
         if long and not first:  # those that were built before have to race
-            spare_s = self._find_spare(LOOKS[0] * (len(self._admitted) + len(chunk)))
+            spare_s = self.find_spare(LOOKS[0] * (len(self._admitted) + len(chunk)))
             limit_s = min(limit_s, max(request.child_s, spare_s))
         self._budget.child_s = limit_s
         refusals = self.track.check(chunk)

@@ -403,6 +403,8 @@ def _open(
     store = partial(write_search, folder.root)
     notes = [*continued.notes, *note_unlabelled(scoring), *never]
     search = Search(record, arms, track, proposers, budget, reporter, store=store, combinations=good, first=first)
+    configurations.find_spare = lambda: max(0.1, search.find_spare())
+    configurations.expect_build = lambda engine: search.record.build_s.get(engine, 0.0)
     return search, proposers, notes
 
 

@@ -43,6 +43,8 @@ class CandidatePlanner:
         self._others: dict[tuple[str, str], Artifact] = {}  # (PRECISION, method) -> graph
         self.graphs: dict[str, Artifact] = {}
         self.find_left: Callable[[], float] = lambda: math.inf  # seconds that making a graph may take
+        self.find_spare: Callable[[], float] = lambda: math.inf  # of these, what the final does not need
+        self.expect_build: Callable[[str], float] = lambda engine: 0.0  # seconds that a build of an engine took
 
     @property
     def graph(self) -> Artifact | None:

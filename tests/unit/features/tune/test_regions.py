@@ -128,6 +128,28 @@ def test_real_engines_are_compared_and_the_rest_is_excluded(job) -> None:
     assert excluded.isdisjoint(name for i in (0, 3) for name in answer.regions[i].originals)
 
 
+@pytest.mark.parametrize(
+    ("options", "floats"), [({}, "fp32"), ({"floats": "fp16"}, "fp16"), ({"floats": "bf16"}, "bf16")]
+)
+def test_floats_throughout_are_those_that_8_bits_have_beside_them(job, monkeypatch, options, floats) -> None:
+    """TensorRT with `floats=fp16` would seem fast in 8 bits if it were held against FP32."""
+    built: list[EngineSpec] = []
+
+    def build(backend: Any, artifact: Any, spec: EngineSpec, *_: Any) -> Any:
+        built.append(spec)
+        raise ArtifactError("far enough")
+
+    monkeypatch.setattr(timing, "build_graph", build)
+    timer = timing.RegionTimer(job, lambda text: None)
+    timer._engine = replace(job.engine, options=options)
+    for inside in (frozenset[int](), frozenset({0})):
+        with pytest.raises(ArtifactError):
+            timer._open(inside)
+    nothing, some = built
+    assert (nothing.precision, nothing.recipe, nothing.options) == (floats, None, {})
+    assert (some.precision, some.options) == ("int8", options)
+
+
 @pytest.fixture
 def opened(tmp_path, monkeypatch) -> Any:
     """Opens a proposer on a search over the digits, whose comparisons are scripted: two of three regions gain."""
@@ -151,10 +173,10 @@ def opened(tmp_path, monkeypatch) -> Any:
 
     monkeypatch.setattr("enginebench.features.tune.region_graphs.run_child", compare)
 
-    def open_proposer() -> RegionProposer:
-        return RegionProposer(
-            request, arms, CandidatePlanner(run, sources, folder.artifacts, Silent()), folder, Silent()
-        )
+    def open_proposer(spare_s: float = math.inf, build_s: float = 0.0) -> RegionProposer:
+        planner = CandidatePlanner(run, sources, folder.artifacts, Silent())
+        planner.find_spare, planner.expect_build = lambda: spare_s, lambda engine: build_s
+        return RegionProposer(request, arms, planner, folder, Silent())
 
     return SimpleNamespace(open=open_proposer, asked=asked, arms=arms)
 
@@ -174,6 +196,16 @@ def test_the_graph_of_the_regions_that_gain_is_a_candidate_and_is_made_once(open
     assert proposer.propose(12, [*tried, Tried(setting=setting, cost=0.9)]) == []
     again = opened.open()
     assert again.propose(12, tried) == [setting] and len(opened.asked) == 1
+
+
+@pytest.mark.parametrize(("spare_s", "build_s", "compares"), [(500, 60, True), (100, 60, False), (500, 90, False)])
+def test_regions_are_compared_where_three_builds_fit_beside_the_final(opened, spare_s, build_s, compares) -> None:
+    """Plans of TensorRT take a minute each: the search would end within the comparison, and without a final."""
+    proposer, tried = opened.open(spare_s, build_s), try_arms(opened.arms, 1.2)  # a fifth of the budget is 240 s
+    assert bool(proposer.propose(12, tried)) is compares is bool(opened.asked)
+    if not compares:
+        (words,) = proposer.describe(tried)
+        assert f"comparing takes at least 3 builds of about {build_s} s, and has {min(spare_s, 240)} s" in words
 
 
 @pytest.mark.parametrize("cost", [None, 0.3])
