@@ -72,6 +72,9 @@ class TestWhichRows:
         assert self.split(*rows) == [["tensorrt1"], ["tensorrt2"], ["tensorrt3"], *alone]
         large = replace(MACHINE, gpus=(replace(GPU, memory_bytes=80 << 30),))
         assert self.split(*rows, machine=large) == [["tensorrt1", "tensorrt2"], ["tensorrt3"], *alone]
+        # As in a plan of several precisions, in each of which all engines take their turn.
+        turns = [rows[0], rows[3], rows[1], rows[4]]
+        assert self.split(*turns, machine=large) == [["tensorrt1", "tensorrt2"], *alone]
 
     def test_what_is_compiled_for_a_cpu_is_timed_only_on_request(self) -> None:
         rows = [plan("pytorch-compile", batch=1), plan("pytorch", batch=2)]

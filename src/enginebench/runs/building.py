@@ -17,6 +17,7 @@ from enginebench.runs.builds import (
     count_builds,
     count_workers,
     describe_build,
+    fit_in_memory,
     run_in_memory,
     split_runs,
     tunes,
@@ -84,6 +85,7 @@ class ConfigurationBuilder:
                 waiting.append(configuration)
             else:
                 self._reporter.advance()
+        self._wait_for_tuning()
         for group in self._group(waiting):
             if len(group) == 1 and group[0].id not in self._begun:
                 self._prepare_alone(group[0])
@@ -91,17 +93,14 @@ class ConfigurationBuilder:
                 self._prepare_group(group)
 
     def begin(self, configuration: PlannedConfiguration) -> Begun | None:
-        """Start a child that builds and checks this configuration, and return at once.
+        """Start a child that builds and checks this configuration while its model is exported, and return at once.
 
-        None where another process that works at the same time would disturb it, or memory does not hold both.
+        None where the export, which keeps to the CPU, would disturb it, or memory does not hold both.
         """
-        machine = self._results.machine
-        alone = (
-            tunes(configuration.engine)
-            or not can_wait(configuration.engine)
-            or len(split_runs([configuration, configuration], machine)) > 1
-        )
-        if alone or self._workers == 1:
+        engine = configuration.engine
+        disturbed = engine.device == "cpu" and tunes(engine)
+        fits = fit_in_memory([configuration, configuration], self._results.machine)
+        if disturbed or not can_wait(engine) or not fits or self._workers == 1:
             return None
         job, child = self.describe_job(configuration), Child(PATIENCE | child_environment(configuration.engine.threads))
         on_note = report_steps(self._reporter, label(configuration))
@@ -110,6 +109,17 @@ class ConfigurationBuilder:
     def take_over(self, begun: Mapping[str, Begun]) -> None:
         """Take configurations, by their id, that another builder began."""
         self._begun.update(begun)
+
+    def list_begun(self) -> list[PlannedConfiguration]:
+        """List the configurations that were begun, and are not built and checked yet."""
+        return [c for c in self._results.configurations.values() if c.id in self._begun]
+
+    def _wait_for_tuning(self) -> None:
+        """Wait for what was begun and times kernels: the GPU is its own until it is done."""
+        works = [begun.work for begun in self._begun.values() if tunes(begun.job.engine)]
+        for work in works:
+            work.restart_clock()
+        wait_until_sure(works)
 
     def _take_begun(self, configuration: PlannedConfiguration) -> Work[PrepareResponse] | None:
         """Return the work of a child that is at this configuration already; one that has another job is ended."""

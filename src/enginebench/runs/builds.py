@@ -95,23 +95,29 @@ def split_runs(configurations: Sequence[PlannedConfiguration], machine: Machine)
     would change their choice. Plans of one engine are the exception (`Builder.beside_itself`), where the GPU has room
     for the scratch memory of each. The others keep their order; memory must hold each of a group with its model.
     """
-    free_bytes = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
-
-    def fit(configurations: Sequence[PlannedConfiguration]) -> bool:
-        return all(
-            sum(_count_bytes(planned, folder) for planned in configurations if folder in ("cpu", planned.engine.device))
-            <= SHARE_OF_MEMORY * available
-            for folder, available in free_bytes.items()
-        )
-
     runs: list[list[PlannedConfiguration]] = []
     for configuration in sorted(configurations, key=lambda configuration: tunes(configuration.engine)):
-        last = runs[-1] if runs else []
-        if last and _choose_alike(last[0].engine, configuration.engine) and fit([*last, configuration]):
-            last.append(configuration)
+        # In the order of the plan engines take turns: plans of one engine also join an earlier run of theirs.
+        beside = (
+            run
+            for run in runs
+            if _choose_alike(run[0].engine, configuration.engine) and fit_in_memory([*run, configuration], machine)
+        )
+        if (run := next(beside, None)) is not None:
+            run.append(configuration)
         else:
             runs.append([configuration])
     return runs
+
+
+def fit_in_memory(configurations: Sequence[PlannedConfiguration], machine: Machine) -> bool:
+    """Whether the memory of the machine, and of its GPUs, holds the builds of all of these at the same time."""
+    free_bytes = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
+    return all(
+        sum(_count_bytes(planned, folder) for planned in configurations if folder in ("cpu", planned.engine.device))
+        <= SHARE_OF_MEMORY * available
+        for folder, available in free_bytes.items()
+    )
 
 
 def _choose_alike(one: EngineSpec, other: EngineSpec) -> bool:

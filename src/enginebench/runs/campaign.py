@@ -116,12 +116,14 @@ class Campaign:
             configuration for configuration in self._results.configurations.values() if configuration.skip is None
         ]
         early = self._list_early(wanted)
+        # Nothing is timed beside a build, so that what is being built comes before the first look.
+        first = [*early, *(c for c in self._builder.list_begun() if c not in early)] if early else []
         # Those of the first look count once more when the others are built.
-        steps = sum(
-            count_builds(configuration) + configuration.measure.processes for configuration in wanted
-        ) + 2 * len(early)
-        self._reporter.begin(steps)
+        steps = sum(count_builds(configuration) + configuration.measure.processes for configuration in wanted)
+        self._reporter.begin(steps + len(early) + len(first))
         if early:
+            self._parts.begin("builds")
+            self._builder.prepare(first)
             self._look_first(early)
         self.check()
         self._reopen_leaders()
@@ -149,12 +151,10 @@ class Campaign:
         return early
 
     def _look_first(self, configurations: Sequence[PlannedConfiguration]) -> None:
-        """Build, check and measure these configurations once: a user who interrupts the slow builds has a table.
+        """Check and measure these configurations once: a user who interrupts the slow builds has a table.
 
         One that was timed before the export has a figure already, and comes last.
         """
-        self._parts.begin("builds")
-        self._builder.prepare(configurations)
         self._check.compare()
         self._parts.begin("trials")
         current = self._results.current

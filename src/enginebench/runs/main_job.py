@@ -149,20 +149,16 @@ class AheadOfExport:
     def take(self, module: Artifact) -> None:
         """Measure what runs the module as it is once, so that an interrupted export leaves a figure.
 
-        Then begin to check its outputs: most of an export runs in a single thread.
+        Then begin to check its outputs, or to compile for a GPU what takes longer: most of an export runs in a single
+        thread, and none of it on a GPU.
         """
         request = self._record.request
         configurations = plan_configurations(resolve(request, [module]), [module])
-        first = next(
-            (
-                configuration
-                for configuration in configurations
-                if configuration.skip is None and not builds_slowly(configuration.engine)
-            ),
-            None,
-        )
+        runnable = [configuration for configuration in configurations if configuration.skip is None]
+        first = next((one for one in runnable if not builds_slowly(one.engine)), None)
         if first is None:
             return
+        longest = next((one for one in runnable if builds_slowly(one.engine) and one.engine.device != "cpu"), first)
         campaign = Campaign(
             self._folder,
             [first],
@@ -179,9 +175,9 @@ class AheadOfExport:
         record = replace(self._record, rows=(first.id,))
         self._folder.write_record(record)
         self._on_results(record, self.results)
-        if (begun := campaign.begin(first)) is not None:
+        if (begun := campaign.begin(longest)) is not None:
             self._children.enter_context(begun.child)
-            self.begun[first.id] = begun
+            self.begun[longest.id] = begun
 
 
 def begin_configurations(

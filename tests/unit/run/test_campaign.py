@@ -290,8 +290,46 @@ def test_nothing_is_built_during_an_export_on_a_single_cpu_or_where_memory_does_
     monkeypatch.setattr(building, "count_workers", lambda machine: 1)
     assert bed.start().begin(row) is None
     monkeypatch.setattr(building, "count_workers", lambda machine: 2)
-    monkeypatch.setattr(building, "split_runs", lambda rows, machine: [[row] for row in rows])
+    monkeypatch.setattr(building, "fit_in_memory", lambda rows, machine: len(rows) < 2)
     assert bed.start().begin(row) is None
+
+
+@pytest.mark.usefixtures("two_workers")
+@pytest.mark.parametrize(("device", "begins"), [("cpu", False), ("cuda:0", True)])
+def test_a_builder_that_times_kernels_works_during_the_export_on_a_gpu_alone(
+    bed: Bed, monkeypatch, device: str, begins: bool
+) -> None:
+    """An export keeps the CPU busy, and leaves a GPU alone."""
+    row = bed.plan("1")
+    row = replace(row, engine=replace(row.engine, device=device))
+    monkeypatch.setattr(building, "tunes", lambda engine: True)
+    assert (bed.start().begin(row) is not None) is begins
+
+
+@pytest.mark.usefixtures("two_workers", "slow_builds")
+def test_what_is_built_during_the_export_is_done_before_anything_else_runs(bed: Bed, monkeypatch) -> None:
+    """Neither checks of other engines nor a first look disturb a builder that times kernels."""
+    rows, before = [bed.plan(seed) for seed in "1352"], list[int]()
+    monkeypatch.setattr(building, "tunes", lambda engine: engine.options["seed"] == "2")
+    on_gpu = replace(rows[3], engine=replace(rows[3].engine, device="cuda:0"))
+    begun = bed.start().begin(on_gpu)
+    assert begun is not None
+
+    def note(works: Any, **_: Any) -> None:
+        if begun.work in works:
+            before.append(len(bed.children.of(PrepareJob)))
+
+    monkeypatch.setattr(building, "wait_until_sure", note)
+    reporter = Counting()
+    campaign_run = bed.start(*rows[:3], on_gpu, reporter=reporter)
+    campaign_run.take_over({on_gpu.id: begun})
+    results = campaign_run.run()
+    assert before[0] == 0
+    events = list_events(bed)
+    assert events.index(("PrepareJob", "2", None)) < events.index(("MeasureJob", "1", FIRST_LOOK))
+    assert events.count(("PrepareJob", "2", None)) == 1 and ("MeasureJob", "2", FIRST_LOOK) not in events
+    assert [result.status for result in results] == ["ok"] * 4
+    assert reporter.total == reporter.advanced
 
 
 @pytest.mark.usefixtures("slow_builds")
