@@ -1,6 +1,6 @@
 """A run from the request to its rows: what is stored when, who is told, and how it is continued at any moment."""
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +12,15 @@ from PIL import Image
 
 from enginebench.core.errors import ChildFailed, ModelError, ParseError, UsageError
 from enginebench.core.records import Gpu, MeasureSpec, Result
+from enginebench.measure.machine import describe_machine
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.run.sections import list_sections
 from enginebench.runs import main_job, progress
+from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
-from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run, read_results
-from enginebench.runs.main_job import run_model
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, begin_record, holds_run, read_results
+from enginebench.runs.main_job import AheadOfExport, run_model
+from enginebench.runs.progress import PartTimes
 from enginebench.runs.reporting import describe_stored
 from graphs import write_text
 from in_process import Children
@@ -101,6 +104,27 @@ def test_what_was_measured_is_handed_on_however_the_run_ends(error, tmp_path, ch
     ((record, results),) = told.calls
     assert [(r.status, len(r.measurements)) for r in results] == [("partial", 1), ("partial", 1)]
     assert read_results(tmp_path / "r") == (record, results)
+
+
+@pytest.mark.parametrize(("device", "seed"), [("cpu", "1"), ("cuda:0", "2")])
+def test_during_an_export_a_gpu_compiles_and_a_cpu_checks_outputs(device, seed, tmp_path, monkeypatch) -> None:
+    """The export keeps a CPU busy, on which a compiler would take as long again; a GPU has nothing else to do."""
+    begun, plan = list[str](), main_job.plan_configurations
+
+    def plan_on_device(*given: Any) -> list[Any]:
+        return [replace(one, engine=replace(one.engine, device=device)) for one in plan(*given)]
+
+    monkeypatch.setattr(main_job, "plan_configurations", plan_on_device)
+    monkeypatch.setattr(main_job, "builds_slowly", lambda engine: engine.options["seed"] == "2")
+    monkeypatch.setattr(Campaign, "measure_unchecked", lambda self, one: None)
+    monkeypatch.setattr(Campaign, "begin", lambda self, one: begun.append(one.engine.options["seed"]))
+    folder, record = RunFolder(tmp_path / "r"), begin_record(REQUEST, describe_machine())
+    folder.create(record)
+    module = main_job.gather_sources(REQUEST, folder.artifacts, Silent()).artifacts[-1]
+    with ExitStack() as children:
+        early = AheadOfExport(folder, record, None, Silent(), Told(), children, PartTimes())
+        early.take(module)
+    assert begun == [seed]
 
 
 def test_an_interrupted_export_leaves_a_figure_and_the_run_goes_on(tmp_path, children, monkeypatch) -> None:
