@@ -23,7 +23,7 @@ PAD, LARGEST = "pad", "largest"
 PLAN_SHAPES = "shapes"
 # Axes between commas, up to the end, to the next of min/opt/max or to the next name.
 _COMMAS = re.compile(r"(?<=[:/])\s*\d+(?:\s*,\s*\d+)+(?=\s*(?:$|/|,[^,]*:))")
-# Inputs whose shapes a heading lists; a decoder with a cache has fifty.
+# Inputs, and shapes of a mix, that a heading lists; a decoder with a cache has fifty.
 _SHOWN = 4
 
 
@@ -44,12 +44,17 @@ def format_bucket(engine: EngineSpec) -> str:
 
 def name_size(engine: EngineSpec) -> str:
     """Name what a call of a configuration takes: `batch 8`, `batch 1, ids:1x128`, or its mix."""
-    return format_traffic(engine.traffic) or ", ".join(filter(None, (f"batch {engine.batch}", format_bucket(engine))))
+    return format_mix(engine.traffic) or ", ".join(filter(None, (f"batch {engine.batch}", format_bucket(engine))))
 
 
 def format_traffic(cells: Sequence[TrafficCell]) -> str:
     """Format a mix of requests: `batch=1:0.7,batch=8:0.3`."""
     return ",".join(f"{name}:{cell.weight:.3g}" for name, cell in zip(name_cells(cells), cells, strict=True))
+
+
+def format_mix(cells: Sequence[TrafficCell]) -> str:
+    """Format a mix for a heading: `batch=1:0.7,batch=8:0.3`; of more shapes than a line holds their number."""
+    return format_traffic(cells) if len(cells) <= _SHOWN else f"mix of {len(cells)} shapes"
 
 
 def format_whole_traffic(cells: Sequence[TrafficCell]) -> str:

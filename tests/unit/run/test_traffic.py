@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Artifact, TensorSpec
-from enginebench.core.shapes import format_traffic, name_cells
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.shapes import format_mix, format_traffic, name_cells, name_size
 from enginebench.core.warnings import make_warning
 from enginebench.runs import traffic
 from enginebench.runs.traffic import LONGEST_LINE, MOST_CELLS, read_traffic, settle_traffic
@@ -194,6 +194,13 @@ def test_lengths_of_a_mix_are_not_reported_as_chosen(mix: str, inputs: Sequence[
     )
     parts = read_traffic(mix or None)
     assert bool(traffic.drop_chosen_shapes(replace(graph, warnings=(chosen,)), parts).warnings) is warned
+
+
+def test_a_heading_counts_the_shapes_of_a_large_mix() -> None:
+    cells = settle_traffic(read_traffic("8:0.7,16:0.3"), (IDS,))
+    assert format_mix(cells) == "1x8:0.7,1x16:0.3" and format_mix(()) == ""
+    many = settle_traffic(read_traffic(",".join(str(n) for n in range(1, 8))), (IDS,))
+    assert format_mix(many) == "mix of 7 shapes" == name_size(EngineSpec(backend="ort", traffic=many))
 
 
 def test_of_many_shapes_the_longest_along_each_axis_stay_as_they_are(tmp_path: Path) -> None:

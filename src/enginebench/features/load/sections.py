@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from enginebench.core.names import slug
 from enginebench.core.records import Capacity
-from enginebench.core.shapes import format_traffic
+from enginebench.core.shapes import format_mix
 from enginebench.features.load.document import LoadDocument, format_row
 from enginebench.report.charts import GREY, ORANGE, Point, chart_rows, finish, import_altair
 from enginebench.report.numbers import (
@@ -123,7 +123,7 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     lines += (*_format_stages(document), *_format_seconds(document))
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
-    mix = format_traffic(document.rows[0].engine.traffic) if document.rows else ""
+    mix = format_mix(document.rows[0].engine.traffic) if document.rows else ""
     facts = document.model, f"scenario {document.scenario}", mix, machine, format_time(document.started_utc)
     warnings = make_notes(list_load_warnings(document), "list")
     return [
