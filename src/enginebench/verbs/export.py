@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -11,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.input_sets import SET_NAMES
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact
@@ -95,6 +96,9 @@ def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDo
             opset=options["opset"],
         )
         check_source_ahead(job.source)
+        # A model that comes as a graph, too, opens without it: nothing would be exported, and nothing be compared.
+        if find_spec("torch") is None:
+            raise MissingDependency("PyTorch, which export needs,", 'pip install "enginebench[torch]"')
         start, threads = time.perf_counter(), count_threads(options["threads"])
         with removing_partial(Path(out)):
             artifacts = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)

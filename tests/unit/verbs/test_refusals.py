@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import enginebench
+from enginebench.core.errors import MissingDependency
 from enginebench.runs.child import isolate
 from processes import environment
 
@@ -85,3 +88,16 @@ def test_a_full_disk_is_an_error_and_no_traceback(tmp_path: Path, arguments: tup
             command, env=environment(tmp_path), stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (done.returncode, done.stderr) == (5, f"error: the output cannot be written: {os.strerror(28)}\n")
+
+
+@pytest.mark.parametrize("options", [{}, {"dynamic_batch": True}, {"opset": 18}])
+def test_export_needs_pytorch_also_for_a_model_that_comes_as_a_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Otherwise it ends with success, and no file."""
+    monkeypatch.setattr("enginebench.verbs.export.find_spec", lambda name: None)
+    with pytest.raises(
+        MissingDependency, match=r"PyTorch, which export needs, is not installed. To add it: pip install"
+    ):
+        enginebench.export("digits-mlp", tmp_path / "m.onnx", **options)
+    assert not [*tmp_path.iterdir()]
