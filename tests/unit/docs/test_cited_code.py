@@ -48,6 +48,8 @@ def constants() -> list[dict[str, str]]:
 def test_thresholds_have_the_values_of_the_code(row: dict[str, str]) -> None:
     found = CITATION.fullmatch(row["name"])
     assert found, row["name"]
+    if found[1].startswith("models/torch/"):
+        pytest.importorskip("torch")
     module = import_module("enginebench." + found[1].removesuffix(".py").replace("/", "."))
     assert float(row["value"].replace(",", "")) == getattr(module, found[2])
 

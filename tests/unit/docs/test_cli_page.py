@@ -116,6 +116,8 @@ def list_files(folder: Path) -> dict[str, int]:
 @pytest.mark.feature("deliver", "--deliver")
 @pytest.mark.parametrize("row", WRITES, ids=lambda row: row["command"].strip("`").partition(" --")[0])
 def test_a_command_writes_the_files_that_the_page_names(inputs: Path, tmp_path: Path, row: dict[str, str]) -> None:
+    if row["command"].startswith("`export "):
+        pytest.importorskip("torch")
     shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
     before = list_files(tmp_path)
     variables = environment(tmp_path, draws=True) | {"TRTEXEC": f"{tmp_path}/tools/trtexec"}

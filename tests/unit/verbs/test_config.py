@@ -234,8 +234,7 @@ def test_a_stored_file_names_no_code_and_says_what_to_type() -> None:
 def test_a_side_that_names_code_is_not_stored(
     against: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     module = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     module.save("scripted.pt")

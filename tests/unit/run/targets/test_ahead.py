@@ -205,7 +205,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 
 
 # Without PyTorch that it is missing is said first.
-OF_TORCH = re.compile("images|weights|program|name, of a built-in")
+OF_TORCH = re.compile("images|weights|program|name, of a built-in|for PyTorch")
 
 
 @pytest.mark.parametrize("wrong", WRONG)
