@@ -109,6 +109,13 @@ QUANT = {"s": np.float32(0.02), "z": np.uint8(128), "ws": np.float32(0.01), "wz"
 QWEIGHT = RNG.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
 QSQUARE = RNG.integers(-127, 128, (8, 8)).astype(np.int8)
 
+LATER = np.random.default_rng(11)  # of its own: the constants of the other graphs stay
+
+
+def draw_weights(*shape: int) -> Any:
+    return LATER.standard_normal(shape).astype(np.float32)
+
+
 GRAPHS: dict[str, Graph] = {
     # Normalizations, as people write them by hand.
     "norm_plain": Graph(norm(), 13, **NORM),
@@ -852,6 +859,292 @@ GRAPHS: dict[str, Graph] = {
         c=MASKED,
         n=np.float32(-np.inf),
     ),
+    # Operators with less usual attributes.
+    "einsum_ellipsis": Graph(
+        '(float[2, 3, 4] x) => (float y) { y = Einsum <equation = "...ij,jk->...ki"> (x, w) }', 13, w=draw_weights(4, 5)
+    ),
+    "einsum_diagonal": Graph(f'{ROWS} {{ y = Einsum <equation = "ii->i"> (x) }}', 13),
+    "grid_cubic": Graph(
+        f'{PICTURE} {{ y = GridSample <mode = "cubic", padding_mode = "border", align_corners = 1> (x, g) }}',
+        20,
+        g=GRID,
+    ),
+    "grid_nearest": Graph(
+        f'{PICTURE} {{ y = GridSample <mode = "nearest", padding_mode = "reflection", align_corners = 1> (x, g) }}',
+        20,
+        g=GRID,
+    ),
+    "lstm_both_lengths": Graph(
+        '(float[5, 2, 3] x) => (float y) { y, h, c = LSTM <hidden_size = 4, direction = "bidirectional"> (x, w, r, b, l) }',
+        14,
+        w=draw_weights(2, 16, 3),
+        r=draw_weights(2, 16, 4) / 2,
+        b=draw_weights(2, 32),
+        l=np.array([3, 5], "int32"),
+    ),
+    "lstm_clip": Graph(
+        "(float[5, 2, 3] x) => (float y) { y, h, c = LSTM <hidden_size = 4, clip = 0.3> (x, w, r, b) }",
+        14,
+        w=draw_weights(1, 16, 3),
+        r=draw_weights(1, 16, 4) / 2,
+        b=draw_weights(1, 32),
+    ),
+    "lstm_reverse_state": Graph(
+        '(float[5, 2, 3] x) => (float y) { o, h, y = LSTM <hidden_size = 4, direction = "reverse"> (x, w, r, b, , h0, c0) }',
+        14,
+        w=draw_weights(1, 16, 3),
+        r=draw_weights(1, 16, 4) / 2,
+        b=draw_weights(1, 32),
+        h0=draw_weights(1, 2, 4),
+        c0=draw_weights(1, 2, 4),
+    ),
+    "lstm_input_forget": Graph(
+        "(float[5, 2, 3] x) => (float y) { y, h, c = LSTM <hidden_size = 4, input_forget = 1> (x, w, r, b) }",
+        14,
+        w=draw_weights(1, 16, 3),
+        r=draw_weights(1, 16, 4) / 2,
+        b=draw_weights(1, 32),
+    ),
+    "top_k_axis_zero": Graph(
+        f"{ROWS} {{ v, i = TopK <axis = 0, largest = 0> (x, k) f = Cast <to = 1> (i) y = Add (v, f) }}", 13, k=i64(3)
+    ),
+    "cumsum_exclusive_reverse": Graph(
+        f"{ROWS} {{ y = CumSum <exclusive = 1, reverse = 1> (x, a) }}", 14, a=np.int64(-1)
+    ),
+    "slice_steps_three": Graph(
+        f"{PICTURE} {{ y = Slice (x, s, e, a, t) }}",
+        13,
+        s=i64(-1, 100, 5),
+        e=i64(-100, -100, 0),
+        a=i64(-1, 1, 2),
+        t=i64(-3, -2, -2),
+    ),
+    "slice_int32": Graph(
+        f"{ROWS} {{ y = Slice (x, s, e, a, t) }}",
+        13,
+        s=np.array([7], "int32"),
+        e=np.array([-2147483648], "int32"),
+        a=np.array([0], "int32"),
+        t=np.array([-2], "int32"),
+    ),
+    "concat_empty": Graph(f"{ROWS} {{ n = Slice (x, o, o, o) y = Concat <axis = 0> (n, x, n) }}", 13, o=i64(0)),
+    "matmul_empty": Graph(
+        f"{ROWS} {{ n = Slice (x, o, o, one) y = MatMul (n, w) }}", 13, o=i64(0), one=i64(1), w=np.zeros((0, 5), "f")
+    ),
+    "gather_elements_negative": Graph(
+        f"{ROWS} {{ y = GatherElements <axis = 1> (x, i) }}", 13, i=LATER.integers(-8, 8, (8, 3))
+    ),
+    "scatter_nd_min": Graph(
+        f'{ROWS} {{ y = ScatterND <reduction = "min"> (x, i, u) }}',
+        18,
+        i=np.array([[0], [3], [0]]),
+        u=draw_weights(3, 8),
+    ),
+    "scatter_elements_twice": Graph(
+        f'{ROWS} {{ y = ScatterElements <axis = 1, reduction = "add"> (x, i, u) }}',
+        18,
+        i=LATER.integers(-8, 8, (8, 5)),
+        u=draw_weights(8, 5),
+    ),
+    "scatter_elements_mul": Graph(
+        f'{ROWS} {{ y = ScatterElements <axis = 0, reduction = "mul"> (x, i, u) }}',
+        18,
+        i=LATER.integers(0, 8, (5, 8)),
+        u=draw_weights(5, 8),
+    ),
+    "resize_crop": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize", extrapolation_value = 2.5> (x, r, , z) }}',
+        13,
+        r=f32(0, 0, -0.2, 0.1, 1, 1, 1.3, 0.9),
+        z=i64(1, 3, 7, 5),
+    ),
+    "resize_nearest_ceil": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "nearest", nearest_mode = "ceil", coordinate_transformation_mode = "half_pixel"> (x, , s) }}',
+        13,
+        s=f32(1, 1, 1.7, 0.6),
+    ),
+    "resize_round_up": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "nearest", nearest_mode = "round_prefer_ceil", coordinate_transformation_mode = "asymmetric"> (x, , s) }}',
+        13,
+        s=f32(1, 1, 2, 0.5),
+    ),
+    "resize_cubic_outside": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1> (x, , s) }}',
+        13,
+        s=f32(1, 1, 1.5, 0.75),
+    ),
+    "resize_aspect": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "linear", keep_aspect_ratio_policy = "not_larger", axes = [2, 3]> (x, , , z) }}',
+        18,
+        z=i64(20, 12),
+    ),
+    "resize_symmetric": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel_symmetric"> (x, , s) }}',
+        19,
+        s=f32(1, 1, 0.7, 1.3),
+    ),
+    "resize_antialias_cubic": Graph(
+        f'{PICTURE} {{ y = Resize <mode = "cubic", antialias = 1> (x, , s) }}', 18, s=f32(1, 1, 0.5, 0.6)
+    ),
+    "center_crop_pad": Graph(f"{PICTURE} {{ y = CenterCropPad <axes = [2, -1]> (x, s) }}", 18, s=i64(5, 11)),
+    "affine_grid": Graph(
+        "(float[1, 2, 3] x) => (float y) { y = AffineGrid <align_corners = 0> (x, s) }", 20, s=i64(1, 3, 4, 5)
+    ),
+    "col2im": Graph(
+        "(float[1, 12, 4] x) => (float y) { y = Col2Im <strides = [2, 2]> (x, s, b) }", 18, s=i64(4, 4), b=i64(2, 2)
+    ),
+    "split_uneven": Graph(f"{ROWS} {{ a, b, y = Split <axis = 1, num_outputs = 3> (x) }}", 18),
+    "reverse_sequence": Graph(
+        f"{ROWS} {{ y = ReverseSequence <batch_axis = 0, time_axis = 1> (x, l) }}", 13, l=i64(1, 2, 3, 4, 5, 6, 7, 8)
+    ),
+    "group_norm_new": Graph(
+        "(float[2, 4, 6, 6] x) => (float y) { y = GroupNormalization <num_groups = 2> (x, g, b) }",
+        21,
+        g=GAMMA[:4],
+        b=BETA[:4],
+    ),
+    "gelu_tanh": Graph(f'{ROWS} {{ y = Gelu <approximate = "tanh"> (x) }}', 20),
+    "reduce_log_sum_exp": Graph(
+        f"{ROWS} {{ b = Mul (x, k) y = ReduceLogSumExp <keepdims = 0> (b, a) }}", 18, k=np.float32(200), a=i64(-1)
+    ),
+    "reduce_max_empty": Graph(
+        f"{ROWS} {{ n = Slice (x, o, o, o) m = ReduceSum <keepdims = 0> (n, o) y = Add (m, x) }}", 13, o=i64(0)
+    ),
+    "shape_part": Graph(
+        f"{PICTURE} {{ s = Shape <start = -2> (x) f = Cast <to = 1> (s) r = ReduceSum <keepdims = 0> (f) y = Add (x, r) }}",
+        15,
+    ),
+    "non_max_center": Graph(
+        "(float[1, 6, 4] x) => (int64 y) { a = Abs (x) y = NonMaxSuppression <center_point_box = 1> (a, s, n, t) }",
+        11,
+        s=LATER.uniform(0, 1, (1, 2, 6)).astype("f"),
+        n=i64(4),
+        t=f32(0.3),
+    ),
+    "pool_max_storage": Graph(
+        f"{PICTURE} {{ v, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2], storage_order = 1> (x) y = Cast <to = 1> (i) }}",
+        12,
+    ),
+    "pow_negative_int": Graph(f"{ROWS} {{ y = Pow (x, k) }}", 15, k=np.int64(3)),
+    "pad_axes": Graph(f"{PICTURE} {{ y = Pad (x, p, v, a) }}", 18, p=i64(1, -2, 0, 3), v=np.float32(7), a=i64(-1, 1)),
+    "pad_reflect_wide": Graph(f'{PICTURE} {{ y = Pad <mode = "reflect"> (x, p) }}', 13, p=i64(0, 0, 6, 7, 0, 0, 5, 1)),
+    "qdq_conv_odd_zero": Graph(
+        f"{PICTURE} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) v = DequantizeLinear <axis = 0> (w, ws, wz) c = Conv <pads = [1, 1, 1, 1]> (d, v) p = QuantizeLinear (c, t, tz) y = DequantizeLinear (p, t, tz) }}",
+        21,
+        s=np.float32(0.02),
+        z=np.uint8(97),
+        w=QWEIGHT,
+        ws=f32(0.01, 0.02, 0.001, 0.005),
+        wz=np.array([3, -5, 0, 100], "int8"),
+        t=np.float32(0.05),
+        tz=np.uint8(11),
+    ),
+    "qdq_last_axis": Graph(
+        f"{ROWS} {{ v = DequantizeLinear <axis = -1> (w, ws, wz) y = MatMul (x, v) }}",
+        21,
+        w=QSQUARE,
+        ws=LATER.uniform(0.001, 0.02, 8).astype("f"),
+        wz=LATER.integers(-9, 9, 8).astype("int8"),
+    ),
+    "qdq_relu_low_zero": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) r = Relu (d) p = QuantizeLinear (r, s, z) y = DequantizeLinear (p, s, z) }}",
+        21,
+        s=np.float32(0.03),
+        z=np.int8(-20),
+    ),
+    "qdq_add_scales": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) e = QuantizeLinear (x, t, u) f = DequantizeLinear (e, t, u) a = Add (d, f) p = QuantizeLinear (a, v, z) y = DequantizeLinear (p, v, z) }}",
+        21,
+        s=np.float32(0.02),
+        z=np.uint8(100),
+        t=np.float32(0.05),
+        u=np.uint8(30),
+        v=np.float32(0.08),
+    ),
+    "qdq_concat": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) e = QuantizeLinear (x, t, u) f = DequantizeLinear (e, t, u) a = Concat <axis = 1> (d, f) p = QuantizeLinear (a, t, z) y = DequantizeLinear (p, t, z) }}",
+        21,
+        s=np.float32(0.02),
+        z=np.uint8(100),
+        t=np.float32(0.05),
+        u=np.uint8(30),
+    ),
+    "qdq_sigmoid": Graph(
+        f"{ROWS} {{ q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) a = Sigmoid (d) p = QuantizeLinear (a, t, u) y = DequantizeLinear (p, t, u) }}",
+        21,
+        s=np.float32(0.02),
+        z=np.uint8(100),
+        t=np.float32(1 / 256),
+        u=np.uint8(0),
+    ),
+    "matmul_integer_zero": Graph(
+        f"{ROWS} {{ q, s, z = DynamicQuantizeLinear (x) m = MatMulInteger (q, w, z, wz) y = Cast <to = 1> (m) }}",
+        13,
+        w=QSQUARE,
+        wz=LATER.integers(-9, 9, 8).astype("int8"),
+    ),
+    "softmax_axis_one": Graph(f"{PICTURE} {{ y = Softmax <axis = 1> (x) }}", 11),
+    "batch_norm_zero_variance": Graph(
+        f"{PICTURE} {{ c = Conv (x, w) y = BatchNormalization (c, g, b, m, v) }}",
+        15,
+        w=WEIGHT,
+        g=GAMMA[:4],
+        b=BETA[:4],
+        m=BETA[4:],
+        v=f32(0, 1e-12, 1, 4),
+    ),
+    "loop_if": Graph(
+        "(float[8, 8] x) => (float y) { y = Loop (n, t, x) <body = l (int64 i, bool c, float[8, 8] v) => (bool o, float[8, 8] r) { o = Identity (c) m = Mod (i, two) e = Equal (m, zero) r = If (e) <then_branch = a () => (float[8, 8] p) { p = Mul (v, k) }, else_branch = b () => (float[8, 8] p) { p = Sub (v, k) }> }> }",
+        16,
+        n=np.int64(5),
+        t=np.array(True),
+        two=np.int64(2),
+        zero=np.int64(0),
+        k=np.float32(1.3),
+    ),
+    "conv_1d_same": Graph(
+        '(float[1, 3, 9] x) => (float y) { y = Conv <auto_pad = "SAME_UPPER", strides = [2], dilations = [1], group = 3> (x, w) }',
+        13,
+        w=draw_weights(6, 1, 4),
+    ),
+    "conv_3d": Graph(
+        "(float[1, 2, 5, 5, 5] x) => (float y) { y = Conv <pads = [0, 1, 2, 1, 0, 1], dilations = [1, 2, 1]> (x, w) }",
+        13,
+        w=draw_weights(3, 2, 2, 2, 3),
+    ),
+    "instance_norm_1d": Graph(
+        "(float[2, 3, 7] x) => (float y) { y = InstanceNormalization <epsilon = 0.1> (x, g, b) }",
+        13,
+        g=GAMMA[:3],
+        b=BETA[:3],
+    ),
+    "one_hot_negative": Graph(
+        f"{ROWS} {{ i = Cast <to = 7> (x) y = OneHot <axis = 0> (i, d, v) }}", 13, d=np.int64(3), v=f32(0.5, 2)
+    ),
+    "dft": Graph("(float[1, 8, 1] x) => (float y) { y = DFT <axis = 1, onesided = 1> (x) }", 17),
+    "dft_inverse": Graph("(float[1, 8, 2] x) => (float y) { y = DFT <axis = 1, inverse = 1> (x) }", 17),
+    "mel_window": Graph(f"{ROWS} {{ w = HannWindow <periodic = 0> (n) y = Mul (x, w) }}", 17, n=np.int64(8)),
+    "tanh_shift_fused": Graph(
+        f"{ROWS} {{ m = MatMul (x, w) t = Transpose <perm = [1, 0]> (m) a = MatMul (t, w) y = Transpose <perm = [1, 0]> (a) }}",
+        13,
+        w=SQUARE,
+    ),
+    "max_integers": Graph(
+        "(int32[8] x) => (int32 y) { y = Max (x, k) }", 13, k=np.array([-(2**31), 2**31 - 1, 0, 1, 2, 3, 4, 5], "int32")
+    ),
+    "gather_expand": Graph(
+        f"{ROWS} {{ g = Gather <axis = 1> (x, i) e = Expand (g, s) y = ReduceMean <keepdims = 0, axes = [0]> (e) }}",
+        13,
+        i=np.array([[-1, 0], [3, -8]]),
+        s=i64(2, 8, 2, 2),
+    ),
+    "layer_norm_stash": Graph(
+        "(float[2, 3, 8] x) => (float y) { b = Add (x, k) y = LayerNormalization <axis = 1, epsilon = 0.5> (b, g, h) }",
+        17,
+        k=np.float32(1000),
+        g=draw_weights(3, 8),
+        h=draw_weights(3, 8),
+    ),
 }
 
 
@@ -985,7 +1278,10 @@ def main() -> int:
         for name in chosen:
             model = GRAPHS[name].build(name)
             onnx.save(model, home / f"{name}.onnx")
-            quantized = any(node.op_type in ("QuantizeLinear", "QLinearMatMul") for node in model.graph.node)
+            quantized = any(
+                node.op_type in ("QuantizeLinear", "QLinearMatMul", "DynamicQuantizeLinear")
+                for node in model.graph.node
+            )
             tolerance = INT8_TOLERANCE if quantized else asked.tolerance
             expected = compare_by_hand(model, draw(model), tolerance)
             found = run_graph(home / f"{name}.onnx", home / name)
