@@ -14,6 +14,8 @@ _NEXT_UNIT: dict[TimeUnit, TimeUnit] = {"us": "ms", "ms": "s", "s": "s"}
 FIVE_DIGITS = 9999.5
 # The smallest of several times keeps its unit where the larger one would leave it fewer digits than this.
 LEAST_FIGURE = 0.1
+# An interval whose ends are farther apart than so many times is not printed beside its ratio.
+WIDEST = 4.0
 
 
 def choose_unit(times_ms: Iterable[float]) -> TimeUnit:
@@ -120,13 +122,18 @@ def format_latency(estimate: Estimate) -> str:
     return format_range(estimate, f" {unit}", UNITS_PER_MS[unit])
 
 
+def has_narrow_interval(ratio: Estimate) -> bool:
+    """Whether a ratio has an interval that tells something: two trials may give one of 0.12 to 210."""
+    return ratio.low is not None and ratio.high is not None and 0 < ratio.high <= WIDEST * ratio.low
+
+
 def format_ratio(estimate: Estimate) -> str:
-    """Format the interval of a ratio, `6.7 - 7.7x`; of a single trial, which has none, `about 7.2x`.
+    """Format the interval of a ratio, `6.7 - 7.7x`; without one that tells something, `about 7.2x`.
 
     With as many digits as distinguish its ends from each other, and each end from 1.
     """
     low, high = estimate.low, estimate.high
-    if low is None or high is None:
+    if low is None or high is None or not has_narrow_interval(estimate):
         return f"about {format_significant(estimate.value, 2)}x"
     width = high - low
     if not 0 < width < math.inf:

@@ -18,6 +18,7 @@ from enginebench.report.numbers import (
     format_rate,
     format_significant,
     format_small,
+    has_narrow_interval,
 )
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, group_rows, name_items
 from enginebench.stats.compare import MIN_TRIALS
@@ -276,11 +277,16 @@ def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str
         return ""
     plain = base.engine in (EAGER, AS_IT_IS) and base.precision == "tf32"
     today = f"{EAGER} as it is ({base.precision})" if plain else names[base.id]
-    low, high = headline.ratio.low, headline.ratio.high
-    interval = (
-        f"{format_significant(low)} to {format_significant(high)}" if low and high else "1 trial each, no interval"
-    )
-    return f"{_format_factor(headline.ratio)} {today} ({interval})"
+    return f"{_format_factor(headline.ratio)} {today} ({_format_interval(headline.ratio)})"
+
+
+def _format_interval(ratio: Estimate) -> str:
+    """Format `6.7 to 7.7`, or why there is none."""
+    if not ratio.low or not ratio.high:
+        return "1 trial each, no interval"
+    if not has_narrow_interval(ratio):
+        return f"{count_of(ratio.n, 'trials')} each, no narrow interval"
+    return f"{format_significant(ratio.low)} to {format_significant(ratio.high)}"
 
 
 def _format_lost_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str]) -> Iterator[str]:
@@ -294,8 +300,8 @@ def _format_lost_ratio(headline: Headline, rows: dict[str, Row], names: dict[str
 
 
 def _format_factor(ratio: Estimate) -> str:
-    """Format `7.17x`; for one trial, which has no interval, `about 7.2x`."""
-    about, digits = ("about ", 2) if ratio.low is None else ("", 3)
+    """Format `7.17x`; without an interval that tells something, `about 7.2x`."""
+    about, digits = ("", 3) if has_narrow_interval(ratio) else ("about ", 2)
     return f"{about}{format_significant(ratio.value, digits)}x"
 
 

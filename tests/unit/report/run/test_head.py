@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, Block, Drift, MeasureSpec, Result, ResultWarning
 from enginebench.report.markdown import escape
+from enginebench.report.numbers import format_ratio
 from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import RunDocument, describe_run
@@ -340,3 +341,17 @@ def test_an_implausible_configuration_stands_below_the_named_one_with_its_reason
     assert named.startswith("ort fp32   10.0 ms")
     assert "openvino fp32 is not ranked, its times are implausible: calls on new inputs take at least 9 ms" in named
     assert "openvino fp32 is not ranked" in head(cheat)["USE"]
+
+
+def test_two_trials_that_differ_much_print_no_interval_of_a_thousand() -> None:
+    """Read in a real head: "5.05x pytorch fp32 (0.120 to 213)"."""
+    base, found = (
+        make_result(name, median_ms=ms, processes=2, sd=0.4, drift=AGREE, seed=seed)
+        for name, ms, seed in (("pytorch", 35, 3), ("ort", 7, 4))
+    )
+    document = describe(base, found)
+    speedup = next(row.speedup for row in document.rows if row.engine == "ort")
+    assert speedup is not None and speedup.low and speedup.high and speedup.high > 4 * speedup.low
+    use = head(base, found)["USE"]
+    assert "x pytorch fp32 (2 trials each, no narrow interval)" in use and "about " in use
+    assert format_ratio(speedup) == f"about {speedup.value:.2g}x"
