@@ -110,8 +110,9 @@ def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, s
         stages = {point["stage"]: point["ms"] for point in list_run_stages([results_by_id[row.id]], {row.id: ""})}
         return stages | {name: time.value for name, time in apart.items() if time}
 
-    for row in (rows[headline.id] for headline in document.headlines):
-        if best := find_best_p99(row, groups[row.id]):
+    for headline in document.headlines:
+        row = rows[headline.id]
+        if best := find_best_p99(row, groups[row.id], headline.refused):
             best_ms, own_ms = time_stages(best), time_stages(row)
             gap = row.p99_ms.value - best.p99_ms.value if row.p99_ms and best.p99_ms else 0.0
             stages = sorted(best_ms.keys() & own_ms, key=lambda name: (-abs(best_ms[name] - own_ms[name]), name))

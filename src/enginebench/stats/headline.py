@@ -79,6 +79,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     outputs: Outputs
     outputs_reason: str
     rejected: Rejected | None
+    refused: tuple[str, ...] = ()  # all that may not be named, whatever their times
     keeps_p99: bool  # False: no configuration keeps the limit of p99
     unmet: tuple[str, ...] = ()  # needs that this configuration does not meet, because none meets all
     for_calls: int | None = None  # its times and ratio are of a new process with so many calls; None: of one call
@@ -217,6 +218,7 @@ def make_headline(
         outputs_reason=outputs_reason,
         keeps_p99=assessment.result.id not in excesses or excesses[assessment.result.id].p99_ms is None,
         unmet=excesses[assessment.result.id].needs if assessment.result.id in excesses else (),
+        refused=tuple(reasons),
         for_calls=for_calls,
         total_ms=assessment.summary.p50 if assessment.summary and for_calls is not None else None,
         rejected=_reject(faster, today, reasons, margin, scored) if faster is not None else None,

@@ -144,7 +144,7 @@ def _format_use(document: RunDocument, headline: Headline, rows: dict[str, Row],
     )
     alike = [one for group in group_rows(document.rows) if row in group for one in group]
     yield from _format_implausible(alike, names)
-    best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)
+    best, reason = find_best_p99(row, document.rows, headline.refused), document.p99_reasons.get(row.id)
     if best and best.p99_ms and row.p99_ms and headline.for_calls is None:
         why = f"; largest difference: {reason}" if reason else ""
         yield f"on p99 {names[best.id]} leads: {format_versus(best.p99_ms.value, row.p99_ms.value)}{why}"

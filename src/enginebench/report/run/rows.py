@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any
@@ -341,10 +341,14 @@ def name_items(rows: Iterable[Row]) -> str:
     return "images" if alike else "inputs"
 
 
-def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row of the same setting and clock with the lowest, clearly lower p99; none with one trial."""
+def find_best_p99(row: Row, rows: Sequence[Row], refused: Collection[str] = ()) -> Row | None:
+    """Return the row of the same setting and clock with the lowest, clearly lower p99; none with one trial.
+
+    Args:
+        refused: the ids of those that may not be named.
+    """
     setting = attrgetter("batch", "setup.shapes", "scope", "cache", "modelled", "clock", "status")
-    usable = (r for r in rows if r.outputs != "changed" and r.validity != "implausible")
+    usable = (r for r in rows if r.id not in refused and r.outputs != "changed" and r.validity != "implausible")
     candidates = [r for r in usable if setting(r) == setting(row) and r.processes > 1]
     candidates = [r for r in candidates if r.p99_ms and r.p99_ms.supported and r.p99_ms.high]
     best = min(candidates, key=lambda r: r.p99_ms.value if r.p99_ms else 0.0, default=row)

@@ -52,6 +52,9 @@ def test_a_clearly_lower_p99_of_another_configuration_is_named() -> None:
     found = format_head(replace(document, rows=(pytorch, winner), p99_reasons={winner.id: part}))[0].lines
     assert found[1:] == (f"on p99 pytorch fp32 leads: 21.0 ms against 90.0; largest difference: {part}",)
     unknown = replace(winner, p99_ms=replace(slow, supported=False))
+    refused = replace(document.headlines[0], refused=(pytorch.id,))
+    apart = replace(document, rows=(pytorch, winner), headlines=(refused,))
+    assert format_head(apart)[0].lines == found[:1], "what may not be named leads in nothing"
     for pair in ((pytorch, unknown), (replace(pytorch, clock="tool"), winner)):  # trtexec's, without the launch
         assert format_head(replace(document, rows=pair))[0].lines == found[:1]
 
