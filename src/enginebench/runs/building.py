@@ -119,7 +119,8 @@ class ConfigurationBuilder:
         works = [begun.work for begun in self._begun.values() if tunes(begun.job.engine)]
         for work in works:
             work.restart_clock()
-        wait_until_sure(works)
+        if works:
+            wait_until_sure(works)
 
     def _take_begun(self, configuration: PlannedConfiguration) -> Work[PrepareResponse] | None:
         """Return the work of a child that is at this configuration already; one that has another job is ended."""
