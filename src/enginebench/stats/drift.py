@@ -936,10 +936,14 @@ def _list_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[tuple
 
 def find_kept(drift: Drift) -> str:
     """Return one of the broken limits as the outputs would keep it, such as `agreement=0.98`; "" if none would do
-    alone."""
+    alone.
+
+    That of the figure which the sentence on the changed outputs names.
+    """
     broken = {name for output in drift.outputs for _, name in _list_broken(output, drift.limits)}
-    names = [name for name in reversed(drift.limits) if name in broken and LIMITS[name][1] and name != "samples"]
-    for name in sorted(names, key=lambda name: name == "snr_min"):  # a limit of all values says more
+    names = [name for name in drift.limits if name in broken and LIMITS[name][1] and name != "samples"]
+    # What is decided says the most, and a limit of all values more than that of a slice.
+    for name in sorted(names, key=lambda name: (not name.startswith("agreement"), name == "snr_min")):
         figures = (_find_figure(output, name).value or 0.0 for output in drift.outputs)
         least = math.floor(1000 * min((f if f > 0 else 0.0 for f in figures), default=0.0)) / 1000
         if 0 < least < drift.limits[name] and all(keeps_limits(o, {name: least}) for o in drift.outputs):

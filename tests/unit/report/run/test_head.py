@@ -127,6 +127,11 @@ def test_what_changes_the_outputs_is_not_recommended() -> None:
     named = replace(few, outputs=(replace(few.outputs[0], name="boxes; scores (all)"),))  # as a model may
     found = head(PYTORCH, ort(4, "int8", named), openvino)["USE"]
     assert "changes the outputs (boxes; scores (all): correlation with the reference is 0.1, limit 0.9)." in found
+    # What accepts it is the figure that was named, where several are broken.
+    both = replace(few, outputs=(replace(output, centred_cosine_mean=0.885, agreement=None, flips=None, snr_db=5.0),))
+    both = replace(both, limits={"centred_cosine": 0.9, "snr": 6.0})
+    found = head(PYTORCH, ort(4, "int8", both), openvino)["USE"]
+    assert "correlation with the reference is 0.885, limit 0.9). To accept it: --limit centred_cosine=0.885" in found
     alone = head(PYTORCH, int8)["USE"]
     kept = "pytorch fp32   2.*what you have: nothing faster keeps the outputs.*ort int8 is 4.9.*, but changes 120 of"
     assert re.match(kept, alone)
