@@ -403,6 +403,7 @@ class Stored(Struct, frozen=True, kw_only=True):
 
     result: Result
     chain: tuple[Artifact, ...]
+    graph: Artifact | None = None  # the ONNX graph that the last one was made of, where it is no graph itself
 
     @property
     def spec(self) -> EngineSpec:

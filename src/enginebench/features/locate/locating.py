@@ -21,7 +21,7 @@ from enginebench.runs.progress import Reporter, report_steps
 from enginebench.runs.targets.sides import SIDE_TIMEOUT_S, OpenSide
 
 EXCLUDED_FILE, KEPT_FILE = "exclude.txt", "kept.onnx"
-LENT = "What it was built as gives no tensors: it was built anew, and in parts, from the graph of the other side."
+LENT = "What it was built as gives no tensors: it was built anew, and in parts, from its graph."
 
 OTHER = "If its own outputs differ all the same, it was built from another graph, or with other settings."
 
@@ -161,7 +161,9 @@ def add_command(way: WayAround, engine: str, target: str) -> WayAround:
 
 
 def lend_graph(side: OpenSide, sides: Sequence[OpenSide]) -> OpenSide:
-    """Return a side that was built from a graph (a plan) with the graph of the other one: it is built anew from it."""
+    """Return a side that was built from a graph with that graph, its own or that of the other one: it is built anew."""
+    if side.artifact.kind not in ("onnx", "torch") and side.graph is not None:
+        return replace(side, artifact=side.graph)
     graphs = (other.artifact for other in sides if other.artifact.kind == "onnx")
     same = (graph for graph in graphs if (graph.precision, graph.recipe) == (side.engine.precision, side.engine.recipe))
     if side.artifact.kind in ("onnx", "torch") or (graph := next(same, None)) is None:

@@ -114,7 +114,19 @@ def open_stored(path: Path) -> Stored:
         fault = "is no longer there" if stored_path.is_absolute() else "does not lie in the run's folder"
         raise ArtifactError(f"{path}: its artifact {stored_path} {fault}. Name ENGINE@TARGET instead of the result")
     trust_engine(result.engine.backend, result.engine.options, path)
-    return Stored(result=result, chain=(*chain[:-1], folder.open(chain[-1])))
+    opened = folder.open(chain[-1])
+    return Stored(result=result, chain=(*chain[:-1], opened), graph=_find_graph(result.artifacts[: start + 1], folder))
+
+
+def _find_graph(chain: Sequence[Artifact], folder: RunFolder) -> Artifact | None:
+    """Return the ONNX graph that the last artifact was made of; None if it is a graph, or that is gone or changed."""
+    graph = next((artifact for artifact in reversed(chain) if artifact.kind == "onnx"), None)
+    if graph is None or graph == chain[-1]:
+        return None
+    try:
+        return folder.open(graph)
+    except ArtifactError:  # what was measured is there all the same
+        return None
 
 
 class SideRequest(Struct, frozen=True, kw_only=True):
@@ -133,6 +145,7 @@ class OpenSide(Struct, frozen=True, kw_only=True):
     model: str
     artifact: Artifact
     engine: EngineSpec
+    graph: Artifact | None = None  # the ONNX graph that a stored artifact of another kind was made of
 
     def describe(self) -> str:
         spec = self.engine
@@ -156,7 +169,8 @@ def open_side(
         artifact = free_batch(replace(stored.chain[-1], warnings=warnings))
         options = _add_profile(stored.spec.options, stored.spec.backend, request)
         spec = replace(stored.spec, threads=request.threads, options=options)
-        return OpenSide(text=side.text, model=stored.result.model, artifact=artifact, engine=spec)
+        graph = free_batch(stored.graph) if stored.graph is not None else None
+        return OpenSide(text=side.text, model=stored.result.model, artifact=artifact, engine=spec, graph=graph)
     name, options = side.engine
     job = SourceJob(source=replace(request.source, model=side.target), out_dir=str(scratch), onnx=takes(name) == "onnx")
     made, same = {} if made is None else made, msgspec.json.encode(replace(job, out_dir=""))

@@ -9,17 +9,19 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed
-from enginebench.core.records import EngineSpec
-from enginebench.core.store import encode
+from enginebench.core.records import EngineSpec, FileHash, ModelSource
+from enginebench.core.store import encode, hash_file
 from enginebench.features.locate import locating
 from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.sections import explain_fault, list_located, write_notes
 from enginebench.report.located import FoundFault, Located, LocatedSide, WayAround
+from enginebench.runs.folder import RunFolder
 from enginebench.runs.progress import Silent
-from enginebench.runs.targets.sides import OpenSide
+from enginebench.runs.targets.sides import OpenSide, SideRequest, open_side, parse_side
 from enginebench.verbs.bench import command as bench_command
 from enginebench.verbs.drift import list_calls
 from graphs import UNKEPT_NORM, write_graph
+from samples import make_result
 
 FAULT = FoundFault(
     node="scaled",
@@ -125,3 +127,25 @@ def test_the_entry_that_is_searched_is_the_one_that_differs_most_also_of_integer
     second = {"score": scores + np.float32(1e-6), "place": np.repeat([[0], [0], [7], [0], [0]], 6, 1)}
     alone, _ = list_calls([(entries, (first, second))], artifact, 4)
     assert alone["x"].shape[0] == 1 and alone["x"].max() == 2
+
+
+def test_what_a_run_stored_as_the_engines_own_files_is_searched_in_the_graph_of_the_run(tmp_path: Path) -> None:
+    """The command that `run` prints for a configuration of OpenVINO said that no graph can be cut."""
+    (tmp_path / "artefacts").mkdir()
+    graph = write_graph(tmp_path / "artefacts" / "model.onnx", UNKEPT_NORM, opset=13)
+    built = tmp_path / "artefacts" / "model.xml"
+    built.write_text("<net/>")
+    chain = []
+    for kind, file in (("onnx", Path(graph.path)), ("openvino", built)):
+        recorded = FileHash(path=file.name, sha256=hash_file(file), size_bytes=1)
+        chain.append(replace(graph, kind=kind, path=f"artefacts/{file.name}", files=(recorded,)))
+    result = replace(make_result("openvino"), artifacts=tuple(chain))
+    RunFolder(tmp_path).write_result(result)
+    row = tmp_path / "rows" / f"{result.id}.json"
+    request = SideRequest(source=ModelSource(model="m"))
+    opened = open_side(parse_side(str(row)), request, tmp_path, Silent())
+    assert Path(opened.artifact.path) == built
+    assert locating.lend_graph(opened, [opened]).artifact.path == graph.path
+    Path(graph.path).write_bytes(b"another")
+    changed = open_side(parse_side(str(row)), request, tmp_path, Silent())
+    assert locating.lend_graph(changed, [changed]) == changed, "what was changed since is not opened"
