@@ -441,17 +441,17 @@ _OF_PROCESSES = " ({in_processes} of {of_processes} trials)"
 PLAIN = 1e7
 
 
-def format_figure(value: object, spec: str) -> str:
+def _format_figure(value: object, spec: str) -> str:
     """Format a figure of a sentence: 320 in two digits is 320, where Python writes 3.2e+02."""
     text = format(value, spec)
     return f"{float(text):.0f}" if "e+" in text and isinstance(value, float) and value < PLAIN else text
 
 
 class _Formatter(string.Formatter):
-    """Puts figures into a template, as `format_figure` writes them."""
+    """Puts figures into a template, as `_format_figure` writes them."""
 
     def format_field(self, value: object, format_spec: str) -> str:
-        return format_figure(value, format_spec)
+        return _format_figure(value, format_spec)
 
 
 _FORMATTER = _Formatter()
@@ -464,7 +464,7 @@ class _Range:
         self.low, self.high = min(values), max(values)
 
     def __format__(self, spec: str) -> str:
-        low, high = format_figure(self.low, spec), format_figure(self.high, spec)
+        low, high = _format_figure(self.low, spec), _format_figure(self.high, spec)
         if low == high:
             return low
         return f"{low.removesuffix('%')} to {high}"
