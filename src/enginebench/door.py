@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import inspect
+import json
 import math
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -205,7 +206,8 @@ def main(args: list[str] | None = None) -> None:
             click.echo("its last output:", err=True)
             for line in clean_lines(tail).splitlines()[-20:]:
                 click.echo(f"  {line}", err=True)
-        if again := format_with_extras(str(error), Path(sys.prefix), sys.argv[1:] if args is None else args):
+        words = sys.argv[1:] if args is None else args
+        if again := format_with_extras(str(error), Path(sys.prefix), words):
             click.echo(f"This environment is temporary: pip adds nothing to it. Instead: {again}", err=True)
         code = error.exit_code
     except UnicodeEncodeError as error:
@@ -239,7 +241,20 @@ def format_with_extras(message: str, prefix: Path, arguments: Sequence[str]) -> 
     runner = RUNNERS.get(prefix.parent.name)
     if runner is None or not extras:
         return None
-    return join_words([*runner, f"enginebench[{','.join(extras)}]", "enginebench", *arguments])
+    origin = read_origin(prefix)
+    package = f"enginebench[{','.join(extras)}]" + (f" @ {origin}" if origin else "")
+    return join_words([*runner, package, "enginebench", *arguments])
+
+
+def read_origin(prefix: Path) -> str:
+    """Return the URL of the wheel or folder that this was installed from; "" where it came from an index by its name.
+
+    Source: https://packaging.python.org/en/latest/specifications/direct-url
+    """
+    for path in prefix.glob("lib/python*/site-packages/enginebench-*.dist-info/direct_url.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads(path.read_bytes())["url"])
+    return ""
 
 
 def format_inaccessible(error: OSError) -> str:

@@ -203,3 +203,11 @@ def test_the_command_with_the_extra_is_printed_below_the_error(
     assert ended.value.code == 3
     *_, last = capsys.readouterr().err.splitlines()
     assert last.endswith(" Instead: uvx --from 'enginebench[ort]' enginebench doctor")
+    # Installed from a wheel, the name alone might be another package, or none.
+    metadata = tmp_path / "archive-v0/x1/lib/python3.11/site-packages/enginebench-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "direct_url.json").write_text('{"url": "file:///tmp/e%20b.whl"}')
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.endswith(" Instead: uvx --from 'enginebench[ort] @ file:///tmp/e%20b.whl' enginebench doctor")
