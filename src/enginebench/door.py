@@ -153,9 +153,12 @@ class LazyGroup(click.Group):
         for group in dict.fromkeys(verb.group for verb in VERBS.values()):
             with formatter.section(group):
                 formatter.write_dl([(f"{v.name:{width}}", v.sentence) for v in VERBS.values() if v.group == group])
-        if others := list_other_verbs():
+        packages: dict[str, list[str]] = {}
+        for name, plugin in list_other_verbs().items():
+            packages.setdefault(format_package(plugin), []).append(name)
+        if packages:
             with formatter.section("Of other packages"):
-                formatter.write_dl([(f"{name:{width}}", format_package(plugin)) for name, plugin in others.items()])
+                formatter.write_dl([(f"{', '.join(names):{width}}", text) for text, names in packages.items()])
 
 
 # Of trtexec: others of its options have capitals in their names, and ours have none.
