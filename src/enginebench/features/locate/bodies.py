@@ -1,6 +1,6 @@
 """The graph inside of a node, as a graph of its own: a branch that is taken, the first turn of a loop, a function."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, inliner
@@ -32,7 +32,9 @@ def cut_body(graph: Graph, index: int, values: Arrays) -> tuple[str, ModelProto,
         return None
     feeds = {value.name: array for value, array in zip(body.input, arrays, strict=True)}
     made = {*feeds, *(t.name for t in body.initializer), *(t for n in body.node for t in n.output)}
-    feeds |= {outer: array for outer, array in read.items() if outer not in made}
+    outer = [name for name in graph.steps[index].inputs if name not in made]
+    feeds |= {name: values[name] for name in outer if name in values}
+    _add_constants(body, graph, [name for name in outer if name not in values], values)
     del body.input[:]
     body.input.extend(describe_value(outer, array) for outer, array in feeds.items())
     model = ModelProto(ir_version=graph.model.ir_version, graph=body)
@@ -40,6 +42,18 @@ def cut_body(graph: Graph, index: int, values: Arrays) -> tuple[str, ModelProto,
     model.functions.extend(graph.model.functions)
     load_external_data(model, graph.path)
     return name, model, feeds
+
+
+def _add_constants(body: GraphProto, graph: Graph, names: Sequence[str], values: Arrays) -> None:
+    """Add what a body reads of constants around it as constants: an engine takes no input for one, and fuses less."""
+    computed = graph.cut([], [name for name in names if name in graph.producers], values).graph
+    nodes = [*computed.node, *body.node]
+    del body.node[:]
+    body.node.extend(nodes)
+    body.initializer.extend(computed.initializer)
+    added = {tensor.name for tensor in body.initializer}
+    body.initializer.extend(graph.constants[name] for name in names if name in graph.constants and name not in added)
+    body.sparse_initializer.extend(t for t in graph.model.graph.sparse_initializer if t.values.name in names)
 
 
 def _read(graph: Graph, name: str, values: Arrays) -> "Array | None":
