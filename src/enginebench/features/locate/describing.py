@@ -3,8 +3,12 @@
 import time
 from collections.abc import Callable
 
+from enginebench.features.locate.nonfinite import explain_beginning
 from enginebench.features.locate.search import Fault, Search
 from enginebench.report.located import FoundFault, LocatedSide
+from enginebench.stats.drift import FULL
+
+LONGER = "An engine may keep a longer format than FP16 between nodes, in which less overflows."
 
 
 def describe_fault(search: Search, fault: Fault) -> FoundFault:
@@ -22,7 +26,14 @@ def describe_fault(search: Search, fault: Fault) -> FoundFault:
         largest=deviation.largest,
         nonfinite=deviation.nonfinite,
         tamed=deviation.tamed,
+        overflowed=_explain_tamed(search, tensor) if deviation.tamed else "",
     )
+
+
+def _explain_tamed(search: Search, tensor: str) -> str:
+    """Explain where the values begin that are not finite in the reference, and others in the engine."""
+    begins = explain_beginning(search.program, [tensor])
+    return begins if search.precision in FULL else f"{begins} {LONGER}"
 
 
 def make_located_side(search: Search, text: str) -> LocatedSide:

@@ -10,7 +10,7 @@ import onnx
 from msgspec.structs import replace
 from onnx import ModelProto, TensorProto
 
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.judging import hash_file
 from enginebench.core.protocols import Array, Backend, Engine, Loadable
 from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
@@ -138,6 +138,17 @@ class GraphProgram(Graph):
     def load(self, model: ModelProto, values: Arrays, like: Arrays, engine: EngineSpec) -> Engine:
         """Load a graph in an engine; its outputs have the types and shapes of `like`."""
         return self._open(*self._build(model, values, like, engine))
+
+    def loads_file(self, engine: EngineSpec) -> bool:
+        """Whether an engine takes the file itself: what is cut out of it has names of its own for all nodes."""
+        try:
+            backend = open_for(engine, str(self._scratch))
+            built = build_graph(backend, self.artifact, engine, str(self._scratch), lambda text: None)
+            if isinstance(backend, Loadable):
+                backend.load(built, engine).close()
+        except EngineBenchError:
+            return False
+        return True
 
     @staticmethod
     def _open(backend: Backend, built: Artifact, spec: EngineSpec) -> Engine:

@@ -1,17 +1,19 @@
 """Find the node at which values that are not finite begin in a graph as it is written, and what it reads."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from enginebench.features.locate.program import Program
 
 
-def explain_beginning(program: Program) -> str:
-    """Explain where the values of the outputs that are not finite come from; "" if all are finite.
+def explain_beginning(program: Program, tensors: Sequence[str]) -> str:
+    """Explain where the values of these tensors that are not finite come from; "" if all are finite.
 
-    It is followed back from the outputs: infinities elsewhere, as those of a mask, are meant.
+    It is followed back from them: infinities elsewhere, as those of a mask, are meant.
     """
     producers = {name: i for i, step in enumerate(program.steps) for name in step.outputs}
-    names = [name for name in program.outputs if has_nonfinite(program, name)]
+    names = [name for name in tensors if has_nonfinite(program, name)]
     seen = set(names)
     begins: list[int] = []
     while names:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 from msgspec.structs import replace
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_options
@@ -29,7 +29,7 @@ from enginebench.models.onnx.source import read_tensor_values
 from enginebench.report.located import FoundFault, NodeNoise, WayAround
 from enginebench.runs.child.arrays import load_arrays
 from enginebench.runs.child.jobs import NoteCall
-from enginebench.stats.drift import FULL, find_coarsest
+from enginebench.stats.drift import FULL, default_limits, find_coarsest, measure_drift
 
 # Nodes whose part of the noise is measured, and that are listed.
 MOST_MEASURED, MOST_LISTED = 20, 10
@@ -39,6 +39,8 @@ MB = 1_000_000
 # Of the noise, that the nodes make together which are proposed to stay in the longer precision.
 WORTH_EXCLUDING = 0.9
 
+# Attributes of a node Constant that hold numbers, beside the one that holds a tensor.
+CONSTANT_TYPES = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
 
 Constants: TypeAlias = Mapping[str, TensorProto]
 AGREE = "The outputs of both graphs agree all the same: it fades, or what follows makes up for it."
@@ -82,8 +84,43 @@ class Pair:
             nonfinite=deviation.nonfinite,
             tamed=deviation.tamed,
             overflowed=self._explain_overflow(tensor) if deviation.nonfinite else "",
-            unlike=" ".join(filter(None, (self._explain_cause(index), self._explain_alone(index)))),
+            unlike=" ".join(
+                filter(None, (self._explain_cause(index), self._explain_alone(index), self._explain_ranges(index)))
+            ),
         )
+
+    def _explain_ranges(self, index: int) -> str:
+        """Explain which quantizer before this node already leaves what it reads, and that its range does not fit."""
+        texts = list[str]()
+        for name in self.second.steps[index].inputs:
+            steps = [self.second.steps[i] for i in self._list_same(name)]
+            dequantize = next((step for step in steps if step.kind == "DequantizeLinear"), None)
+            quantize = next((step for step in steps if step.kind == "QuantizeLinear"), None)
+            if dequantize is None or quantize is None:
+                continue
+            tensors = quantize.inputs[0], quantize.outputs[0], dequantize.outputs[0]
+            if not set(tensors) <= set(self.second.values):
+                continue
+            source, steps_of, held = (self.second.values[name] for name in tensors)
+            if steps_of.dtype.kind not in "iu":
+                continue
+            deviation = measure_deviation(source.astype(held.dtype), held, "int8")
+            if not deviation.leaves:
+                continue
+            ends: Any = np.iinfo(cast(Any, steps_of.dtype))
+            lost = np.isin(steps_of, (ends.min, ends.max)).mean()
+            texts.append(
+                f"{quantize.name} (QuantizeLinear), which it reads, keeps {deviation.snr_db:.1f} dB of its values: "
+                f"they are {source.min():.3g} to {source.max():.3g}; it makes {len(np.unique(steps_of))} values of "
+                f"them, {held.min():.3g} to {held.max():.3g}, {lost:.0%} at an end of its range."
+            )
+        return " ".join(texts)
+
+    def _list_same(self, name: str) -> Iterator[int]:
+        """Yield the nodes that hand a tensor on in another type, the last first."""
+        while (index := self.second.producers.get(name)) is not None and self.second.steps[index].kind in SAME:
+            yield index
+            name = self.second.steps[index].inputs[0]
 
     def _explain_cause(self, index: int) -> str:
         return self._explain_unlike(index) or self._explain_before(index)
@@ -106,7 +143,11 @@ class Pair:
     def agrees(self, precision: Precision | None) -> bool:
         """Whether every output of the second graph is that of the first."""
         outputs = [name for name in self.second.outputs if name in self.second.producers]
-        return all(name in self.matches and not self.measure(name, precision).leaves for name in outputs)
+        if not set(outputs) <= set(self.matches) or any(self.measure(name, precision).leaves for name in outputs):
+            return False
+        expected = {name: self.first.values[self.matches[name]] for name in outputs}
+        actual = {name: self.second.values[name].astype(array.dtype) for name, array in expected.items()}
+        return measure_drift(expected, actual, default_limits(precision)).passed  # as `drift` judges them
 
     def list_further(self, fault: FoundFault, precision: Precision | None) -> list[FoundFault]:
         """List the nodes behind a fault, or beside it, that are not the same, and differ fed with tensors of the first
@@ -144,7 +185,7 @@ class Pair:
             return ""
         nodes = self.second.model.graph.node[index], self.first.model.graph.node[self.first.producers[near[mine]]]
         if (
-            text := self._compare_nodes(*nodes, (self.second.constants, self.first.constants))
+            text := self._compare_nodes(*nodes, (list_constants(self.second), list_constants(self.first)))
         ) or mine not in self.reshaped:
             return text
         shapes = [list(p.values[n].shape) for p, n in ((self.second, mine), (self.first, near[mine]))]
@@ -174,8 +215,12 @@ class Pair:
             if a in constants[0] and b in constants[1]:
                 tensors = (constants[0][a], self.second.path), (constants[1][b], self.first.path)
                 arrays = [read_tensor_values(tensor, path) for tensor, path in tensors]
-                if arrays[0] is not None and arrays[1] is not None and not is_same(arrays[0], arrays[1]):
-                    return f"In the first graph its constant {b} has other values."
+                if arrays[0] is None or arrays[1] is None or is_same(arrays[0], arrays[1]):
+                    continue
+                if arrays[0].size == arrays[1].size == 1:
+                    values = [one.reshape(-1)[0] for one in arrays if one is not None]
+                    return f"In the first graph its constant {b} is {values[1]:.6g}, here {values[0]:.6g}."
+                return f"In the first graph its constant {b} has other values."
         read = [alike.get(name, "") for name in inputs]
         if any(name and name != b for name, b in zip(read, others, strict=False)):
             return f"In the first graph it reads {list_some(list(other.input), 4)}."
@@ -334,9 +379,38 @@ class Pair:
 
 
 def is_same(array: Array, original: Array) -> bool:
-    """Whether a constant has the values of the original, rounded to its type."""
+    """Whether a constant has the values of the original, rounded to its type.
+
+    What was made shorter twice, or cut instead of rounded, differs by a step of the shorter type.
+    """
+    if array.shape != original.shape:
+        return False
     with np.errstate(over="ignore"):
-        return array.shape == original.shape and np.array_equal(array, original.astype(array.dtype), equal_nan=False)
+        rounded = original.astype(array.dtype)
+    if array.dtype == original.dtype or array.dtype.kind != "f":
+        return np.array_equal(array, rounded, equal_nan=False)
+    limits: Any = np.finfo(cast(Any, array.dtype))
+    return np.allclose(array, rounded, rtol=float(limits.eps), atol=float(limits.smallest_subnormal))
+
+
+def list_constants(graph: Graph) -> Constants:
+    """Return the constants of a graph by name, also those that a node Constant makes."""
+    made = {}
+    for node in graph.model.graph.node:
+        if node.op_type == "Constant" and (array := read_constant(node)) is not None:
+            made[node.output[0]] = numpy_helper.from_array(array, node.output[0])
+    return {**graph.constants, **made}
+
+
+def read_constant(node: NodeProto) -> "Array | None":
+    """Return the value of a node Constant; None if it is no array of numbers."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            array: Array = numpy_helper.to_array(attribute.t)
+            return array
+        if attribute.name in CONSTANT_TYPES:
+            return np.asarray(helper.get_attribute_value(attribute), CONSTANT_TYPES[attribute.name])
+    return None
 
 
 def list_later(graph: Graph, tensor: str) -> list[int]:

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -71,9 +71,7 @@ def write_reproduction(folder: Path, case: Case, engine: EngineSpec, fault: Foun
     onnx.save_model(model, str(folder / "model.onnx"), save_as_external_data=big, location="model.data")
     save_arrays(folder / "inputs.npz", {names[name]: array for name, array in case.feeds.items()})
     save_arrays(folder / "expected.npz", {names[name]: array for name, array in case.expected.items()})
-    largest = max(deviation.largest for deviation in case.deviations.values())
-    scale = max((_find_scale(array) for array in case.expected.values()), default=1.0)
-    settings = make_settings(engine, largest / 2 or ROUNDING * scale)
+    settings = make_settings(engine, find_tolerance(case.deviations.values(), case.expected.values()))
     write_atomic(folder / "settings.json", msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
     made, shown = Reproduction(nodes=len(model.graph.node), folder=str(folder)), None
     if (program := PROGRAM_OF.get(engine.backend)) is not None:
@@ -103,6 +101,12 @@ def find_free_folder(out: Path, taken: int) -> Path:
         if not folder.exists() or (folder.is_dir() and {path.name for path in folder.iterdir()} <= WRITTEN):
             return folder
         number += 1
+
+
+def find_tolerance(deviations: Iterable[Deviation], expected: Iterable[Array]) -> float:
+    """Return the difference above which the fault is there: half of its own, or rounding where it has no size."""
+    largest = max(deviation.largest for deviation in deviations)
+    return largest / 2 or ROUNDING * max(map(_find_scale, expected), default=1.0)
 
 
 def _find_scale(array: Array) -> float:

@@ -108,16 +108,17 @@ def format_part(noise: NodeNoise) -> str:
 def explain_fault(fault: FoundFault) -> Iterator[str]:
     """Yield sentences on a fault."""
     ratio = f", SNR {fault.snr_db:.1f} dB" if fault.snr_db is not None else ""
-    size = f"largest difference {fault.largest:.3g}{ratio}" if fault.largest is not None else "other values"
-    if fault.nonfinite:
-        size = f"{count_nonfinite(fault.nonfinite)}; {size}"
+    sizes = list[str]()
     if fault.tamed:
-        size = f"{count_of(fault.tamed, 'values')} that are not finite in the reference are others; {size}"
+        sizes.append(f"{count_of(fault.tamed, 'values')} that are not finite in the reference are others")
+    if fault.nonfinite:
+        sizes.append(count_nonfinite(fault.nonfinite))
+    if not sizes or fault.largest:  # those that are finite on both sides may be equal
+        sizes.append(f"largest difference {fault.largest:.3g}{ratio}" if fault.largest is not None else "other values")
+    size = "; ".join(sizes)
     yield f"The first node is {fault.node} ({fault.kind}): its output {fault.tensor} leaves the reference ({size})."
     if fault.within:
         yield f"It is inside of {', in '.join(fault.within)}."
-    if fault.tamed and not fault.unlike:
-        yield "An engine may keep a longer format than FP16 between nodes, in which less overflows."
     if fault.unlike:
         yield fault.unlike
     if len(fault.nodes) > 1:

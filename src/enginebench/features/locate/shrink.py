@@ -72,7 +72,7 @@ def shrink_case(case: Case, attempt: Try) -> Case:
                 break
     drawn = attempt(*_draw_values(case, weights=True, inputs=True))
     if drawn is not None:
-        kept = [array for array in _list_arrays(drawn) if array.dtype.kind != "f" and not is_bytes(array)]
+        kept = [a for a in _list_arrays(drawn) if (a.dtype.kind != "f" and not is_bytes(a)) or not is_finite(a)]
         return replace(drawn, seeded=all(array.size <= FEW for array in kept))
     for kinds in ({"weights": True, "inputs": False}, {"weights": False, "inputs": True}):
         case = attempt(*_draw_values(case, **kinds)) or case
@@ -83,6 +83,10 @@ def shrink_case(case: Case, attempt: Try) -> Case:
 def _list_arrays(case: Case) -> Iterator[Array]:
     yield from case.feeds.values()
     yield from (numpy_helper.to_array(tensor) for tensor in case.model.graph.initializer)
+
+
+def is_finite(array: Array) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def is_bytes(array: Array) -> bool:
@@ -106,7 +110,7 @@ def _draw_values(case: Case, *, weights: bool, inputs: bool) -> tuple[ModelProto
         if is_bytes(array):
             low, high = int(array.min()), int(array.max())
             return rng.integers(low, high + 1, array.shape).astype(array.dtype)
-        if array.dtype.kind != "f" or array.size < 2:
+        if array.dtype.kind != "f" or array.size < 2 or not is_finite(array):
             return array
         floats = array.astype(np.float64)
         drawn: Array = rng.standard_normal(array.shape) * (float(floats.std()) or 1.0) + float(floats.mean())

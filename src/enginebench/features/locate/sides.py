@@ -86,8 +86,13 @@ class GraphSide:
             yield later
             fault = later
 
-    def try_case(self, model: ModelProto, feeds: Arrays) -> Case | None:
-        """Return the case of a graph on these inputs if the engine leaves the reference there."""
+    def try_case(self, model: ModelProto, feeds: Arrays, *, tamed: bool = False) -> Case | None:
+        """Return the case of a graph on these inputs if the engine leaves the reference there.
+
+        Args:
+            tamed: the fault is that values which are not finite in the reference are others; of another fault a case
+                has finite values alone.
+        """
         try:
             expected = self.program.refer(model, feeds)
             actual = self.program.run(model, feeds, expected, self.job.engine)
@@ -95,7 +100,7 @@ class GraphSide:
             return None
         finite = all(np.isfinite(array).all() and array.size for array in expected.values() if array.dtype.kind == "f")
         deviations = find_leaving(expected, actual, self.precision)
-        if not deviations or not finite:
+        if not deviations or (not finite and not tamed):
             return None
         return Case(model=model, feeds=feeds, expected=expected, actual=actual, deviations=deviations)
 
@@ -188,6 +193,8 @@ class GraphSide:
             if self._can_stand_in(name):
                 self.note(f"another engine: {name}")
                 other = replace(engine, backend=name, options={})
+                if not self.program.loads_file(other):
+                    continue
                 if is_right(other):
                     yield other
                 elif (lower := find_level(other, is_right)) is not None:
@@ -211,7 +218,8 @@ def search_side(job: SideJob, note: NoteCall) -> LocatedSide:
             return explain_fault(side, fault)
     if not side.search.outputs:
         return replace(side.make_located_side(), why="none of its outputs can be compared")
-    return replace(side.make_located_side(), state="keeps", overflowed=explain_beginning(side.program))
+    overflowed = explain_beginning(side.program, side.program.outputs)
+    return replace(side.make_located_side(), state="keeps", overflowed=overflowed)
 
 
 def find_inside(side: GraphSide, fault: Fault) -> tuple[GraphSide, Fault, tuple[str, ...]]:
@@ -279,13 +287,16 @@ def reduce_fault(side: GraphSide, fault: Fault, update: Callable[..., FoundFault
     """Find the smallest graph that shows a fault, and the optimizers without which it is right, and return these."""
     job, note, has_time = side.job, side.note, start_timer(REDUCING_S)
 
+    # In a reduced precision an engine may mean it: it keeps a longer format, in which less overflows.
+    tamed = side.precision in FULL and any(one.tamed for one in fault.deviations.values())
+
     def try_in_time(model: ModelProto, feeds: Arrays) -> Case | None:
-        return side.try_case(model, feeds) if has_time() else None
+        return side.try_case(model, feeds, tamed=tamed) if has_time() else None
 
     note("dropping nodes")
     smallest = drop_steps(side.search, fault, has_time)
     cut = side.program.cut(smallest.indices, smallest.wanted, side.program.values, side.program.values)
-    case = side.try_case(cut, side.program.pick_fed(cut, side.program.values))
+    case = side.try_case(cut, side.program.pick_fed(cut, side.program.values), tamed=tamed)
     if case is None:
         return ()
     update(layer=side.find_layer(case, side.describe(fault)))

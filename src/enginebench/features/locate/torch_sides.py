@@ -19,7 +19,7 @@ from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.judging import find_leaving
 from enginebench.features.locate.nonfinite import explain_beginning
 from enginebench.features.locate.program import Arrays
-from enginebench.features.locate.repro import PROGRAMS, WRITTEN, run_program
+from enginebench.features.locate.repro import PROGRAMS, WRITTEN, find_tolerance, run_program
 from enginebench.features.locate.search import Fault, Search
 from enginebench.features.locate.shrink import drop_steps
 from enginebench.features.locate.timing import compare_times
@@ -44,7 +44,8 @@ def search_module(job: SideJob, note: NoteCall) -> LocatedSide:
             return explain_fault(job, search, program, fault, note)
     if not search.outputs:
         return replace(make_located_side(search, job.text), why="none of its outputs can be compared")
-    return replace(make_located_side(search, job.text), state="keeps", overflowed=explain_beginning(program))
+    begins = explain_beginning(program, program.outputs)
+    return replace(make_located_side(search, job.text), state="keeps", overflowed=begins)
 
 
 def explain_fault(job: SideJob, search: Search, program: TorchProgram, fault: Fault, note: NoteCall) -> LocatedSide:
@@ -88,9 +89,10 @@ def write_module(folder: Path, program: TorchProgram, module: object, fault: Fau
         arguments = tuple(torch.from_numpy(array) for array in feeds.values())
         torch.export.save(torch.export.export(module, arguments, strict=False), str(folder / "model.pt2"))
     save_arrays(folder / "inputs.npz", name_arguments(feeds))
-    largest = max(deviation.largest for deviation in fault.deviations.values())
+    expected = [program.values[name] for name in fault.wanted]
     mode = complete_options(engine)["mode"]
-    settings = {"threads": engine.threads, "device": engine.device, "mode": mode, "tolerance": largest / 2}
+    tolerance = find_tolerance(fault.deviations.values(), expected)
+    settings = {"threads": engine.threads, "device": engine.device, "mode": mode, "tolerance": tolerance}
     write_atomic(folder / "settings.json", msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
     shutil.copyfile(PROGRAMS / "repro_torch.py", folder / "repro.py")
     return run_program(folder)

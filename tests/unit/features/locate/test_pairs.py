@@ -12,6 +12,7 @@ from onnx import ModelProto, helper, numpy_helper
 from enginebench.core.records import EngineSpec
 from enginebench.features.locate.jobs import PairJob, PairResponse
 from enginebench.features.locate.nonfinite import explain_beginning
+from enginebench.features.locate.pairs import AGREE, is_same
 from enginebench.models.onnx.source import read_onnx
 from enginebench.runs.child.arrays import save_arrays
 from graphs import build_graph, build_residual, run_graph
@@ -140,6 +141,8 @@ def test_the_bad_range_of_one_node_is_most_of_the_noise(tmp_path: Path) -> None:
     assert response.excluded == ("product1",)
     assert response.excluded_snr_db is not None and response.excluded_snr_db > 10
     assert response.between is not None and response.between.node == "product1"
+    assert "q1 (QuantizeLinear), which it reads, keeps " in response.between.unlike
+    assert "% at an end of its range." in response.between.unlike
     (way,) = response.between.ways
     assert way.change == "product1 is in FP32"
     (product,) = (node for node in onnx.load(way.graph).graph.node if node.name == "product1")
@@ -160,7 +163,7 @@ def test_nan_is_followed_to_where_it_begins_and_a_mask_is_meant(tmp_path: Path, 
     onnx.save(build_graph(nodes, {"mask": mask, "zero": np.float32(0)}, (4, WIDTH)), tmp_path / "m.onnx")
     program = GraphProgram(read_onnx(tmp_path / "m.onnx"), EngineSpec(backend="ort"), tmp_path / "s", lambda text: None)
     program.record({"x": np.zeros((4, WIDTH), np.float32)}, 1 << 20)
-    text = explain_beginning(program)
+    text = explain_beginning(program, program.outputs)
     assert text == "" if masked else "begin at log (Log): it makes infinity" in text
 
 
@@ -244,7 +247,7 @@ def test_nan_in_one_branch_of_a_network_is_found_with_the_value_that_it_comes_fr
     assert (between.unlike, between.overflowed) == ("It is a Log in place of a Tanh.", begins)
     program = GraphProgram(read_onnx(tmp_path / "second.onnx"), EngineSpec(backend="ort"), tmp_path / "s", print)
     program.record({"x": np.random.default_rng(1).standard_normal((1, 3, 16, 16), np.float32)}, 1 << 20)
-    assert explain_beginning(program) == begins
+    assert explain_beginning(program, program.outputs) == begins
 
 
 def test_a_fault_behind_what_is_computed_in_another_way_is_found_between_other_names(tmp_path: Path) -> None:
@@ -286,7 +289,7 @@ def test_a_constant_inside_of_a_loop_is_found_there(tmp_path: Path) -> None:
 
     between = compare(build(1.0), build(1.1), tmp_path).between
     assert between is not None
-    assert between.unlike == "In its body, at scale (Mul): In the first graph its constant factor has other values."
+    assert between.unlike == "In its body, at scale (Mul): In the first graph its constant factor is 1, here 1.1."
 
 
 def test_a_difference_that_no_output_shows_says_so(tmp_path: Path) -> None:
@@ -297,3 +300,46 @@ def test_a_difference_that_no_output_shows_says_so(tmp_path: Path) -> None:
                                              "w", lambda one: one * 2), "c", lambda one: one / 2)  # fmt: skip
     between = compare(first, second, tmp_path).between
     assert between is not None and between.node == "m" and "agree all the same" in between.unlike
+
+
+def test_a_constant_that_a_node_makes_is_compared_as_well(tmp_path: Path) -> None:
+    """Exporters write numbers as nodes Constant."""
+
+    def build(number: float) -> ModelProto:
+        nodes = [
+            helper.make_node("Constant", [], ["k"], "k", value_float=number),
+            helper.make_node("Sub", ["x", "k"], ["d"], "shift"),
+            helper.make_node("Tanh", ["d"], ["y"], "tanh"),
+        ]
+        return build_graph(nodes, {}, (4, WIDTH))
+
+    response = compare(build(-1.0), build(0.05), tmp_path)
+    assert response.between is not None and response.between.node == "shift"
+    assert response.between.unlike == "In the first graph its constant k is -1, here 0.05."
+
+
+def test_weights_that_were_made_shorter_in_another_way_are_the_same() -> None:
+    weights = np.random.default_rng(0).standard_normal(1000)
+    short = weights.astype(np.float16)
+    assert is_same(np.nextafter(short, np.float16(0)), weights.astype(np.float32))
+    assert not is_same((short * np.float16(1.01)).astype(np.float16), weights.astype(np.float32))
+    assert not is_same(np.nextafter(weights, 0), weights)  # of one type
+
+
+def test_outputs_agree_as_drift_judges_them(tmp_path: Path) -> None:
+    """Eight bits that keep 6 dB and not the correlation: `drift` refuses these."""
+
+    def build(step: float) -> ModelProto:
+        constants: dict[str, Any] = {"s": np.float32(step), "z": np.int8(0)}
+        constants |= {"w": np.eye(WIDTH, dtype=np.float32), "far": np.full(WIDTH, 1.5, np.float32)}
+        nodes = [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
+            helper.make_node("MatMul", ["d", "w"], ["m"], "product"),
+            helper.make_node("Add", ["m", "far"], ["y"], "sum"),
+        ]
+        return build_graph(nodes, constants, (4, WIDTH))
+
+    response = compare(build(0.03), build(0.003), tmp_path)
+    assert response.between is not None and response.between.node == "product"
+    assert AGREE not in response.between.unlike

@@ -12,6 +12,7 @@ import onnx.reference
 import pytest
 
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.features.locate.describing import LONGER
 from enginebench.features.locate.graph_program import GraphProgram
 from enginebench.features.locate.jobs import SideJob
 from enginebench.features.locate.judging import Deviation
@@ -25,11 +26,13 @@ from graphs import UNKEPT_NORM, run_graph, write_graph
 HOSTILE = ["a'b\"c", "line\nbreak", "tick`s```", "<b>&amp;</b>|", "ünï/çödé", "{x} % \\ $(id)"]
 
 
-def search(artifact: Artifact, folder: Path, repro: Path | None = None, **options: str) -> LocatedSide:
+def search(
+    artifact: Artifact, folder: Path, repro: Path | None = None, *, backend: str = "ort", **options: str
+) -> LocatedSide:
     rng = np.random.default_rng(0)
     calls = folder / "call.npz"
     save_arrays(calls, {s.name: rng.standard_normal(s.shape, np.float32).astype(s.dtype) for s in artifact.inputs})
-    engine = EngineSpec(backend="ort", options=options, precision=artifact.precision, recipe=artifact.recipe)
+    engine = EngineSpec(backend=backend, options=options, precision=artifact.precision, recipe=artifact.recipe)
     job = SideJob(
         text="ort@m.onnx",
         artifact=artifact,
@@ -248,9 +251,56 @@ def test_a_fault_inside_of_a_node_is_found_there(tmp_path: Path, kind: str) -> N
     )
     side = search(write_graph(tmp_path / "m.onnx", text, {"n": np.array(3), "low": np.float32(-2)}, opset=13), tmp_path)
     assert side.fault is not None and side.state == "leaves"
-    assert side.fault.kind in ("Mul", "Add", "Div") and len(side.fault.nodes) > 4
+    # The constants around it are constants in it, too: as inputs they would be part of another, longer fusion.
+    assert side.fault.kind == "Mul" and len(side.fault.nodes) == 6
     assert [place.split(" ")[0] for place in side.fault.within] == ["then_branch" if kind == "If" else "body"]
     assert "LayerNormFusion" in side.fault.optimizations
+
+
+NAN_RELU = "g (float[8, 8] x) => (float[8, 8] y) { t = Tanh (x) l = Log (t) r = Relu (l) y = Neg (r) }"
+
+
+def test_values_that_should_not_be_finite_are_reproduced_and_followed_to_where_they_begin(tmp_path: Path) -> None:
+    """OpenVINO's Relu makes 0 of NaN."""
+    pytest.importorskip("openvino")
+    repro = tmp_path / "repro"
+    side = search(write_graph(tmp_path / "m.onnx", NAN_RELU), tmp_path, repro, backend="openvino")
+    assert side.fault is not None and (side.fault.node, side.fault.kind) == ("Relu_1", "Relu") and side.fault.tamed
+    assert side.fault.overflowed.startswith("Values that are not finite begin at Log_1 (Log): it makes NaN")
+    assert LONGER not in side.fault.overflowed  # nothing is in FP16 here
+    assert side.fault.reproduction is not None and side.fault.reproduction.shown
+    assert np.isnan(np.load(repro / "expected.npz")["y0"]).any()
+    model = onnx.load(repro / "model.onnx")
+    model.graph.node[0].op_type = "Neg"  # which keeps NaN: equal on both sides, and no fault
+    onnx.save(model, repro / "model.onnx")
+    save_arrays(repro / "expected.npz", {"y0": -np.load(repro / "inputs.npz")["x0"]})
+    assert subprocess.run([sys.executable, "repro.py"], cwd=repro, capture_output=True, check=False).returncode == 0
+
+
+def test_in_fp16_an_engine_may_mean_what_is_finite(tmp_path: Path) -> None:
+    """ONNX Runtime keeps FP32 between nodes on a CPU: 250 * 400 does not overflow there, in the graph it does."""
+    text = (
+        "g (float16[4] x) => (float16[4] y) { e = Mul (x, zero) a = Add (e, big) b = Mul (a, far) y = Mul (b, near) }"
+    )
+    constants = {"zero": np.float16(0), "big": np.float16(250), "far": np.float16(400), "near": np.float16(0.01)}
+    side = search(write_graph(tmp_path / "m.onnx", text, constants), tmp_path, tmp_path / "repro")
+    assert side.fault is not None and side.fault.tamed == 4
+    assert side.fault.overflowed.startswith("Values that are not finite begin at Mul_2 (Mul): it makes infinity")
+    assert side.fault.overflowed.endswith(LONGER) and side.fault.reproduction is None
+
+
+def test_an_engine_that_refuses_the_file_itself_is_no_way_around(tmp_path: Path) -> None:
+    """ONNX Runtime takes no graph in which two nodes have one name; what is cut out of it has other names."""
+    pytest.importorskip("openvino")
+    artifact = write_graph(tmp_path / "m.onnx", UNKEPT_NORM, opset=13)
+    kept = search(artifact, tmp_path, backend="openvino")
+    assert kept.fault is not None and [way.engine for way in kept.fault.ways] == ["ort:opt=basic"]
+    model = onnx.load(artifact.path)
+    for node in model.graph.node:
+        node.name = "same"
+    onnx.save(model, artifact.path)
+    refused = search(artifact, tmp_path, backend="openvino")
+    assert refused.fault is not None and refused.fault.ways == ()
 
 
 def test_both_of_two_faults_are_named(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ for name, a in expected.items():
     b, address = addresses[name]
     cuda.cudaMemcpy(b.ctypes.data, address, b.nbytes, cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost)
     print("expected", a.reshape(-1)[:8], "found", b.reshape(-1)[:8], sep="\n")
-    gap = np.where(a == b, 0.0, np.abs(a.astype(float) - b.astype(float))) if a.shape == b.shape else np.array(np.inf)
+    gap = np.where(np.isclose(a, b, 0, 0, True), 0.0, np.abs(a.astype(float) - b)) if a.shape == b.shape else np.inf
     difference = max(difference, float(np.max(np.where(np.isnan(gap), np.inf, gap), initial=0.0)))
 print(f"largest difference {difference:g}; the fault is there above {SETTINGS['tolerance']:g}")
 sys.exit(difference > SETTINGS["tolerance"])

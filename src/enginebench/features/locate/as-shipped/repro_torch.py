@@ -21,8 +21,11 @@ with torch.inference_mode():
 for a, b in zip(expected, actual, strict=True):
     print("expected", a.flatten()[:8], "found", b.flatten()[:8], sep="\n")
     a, b = (one.cpu().numpy().astype(np.float64) for one in (a, b))
-    # The same infinity on both sides is no difference.
-    gap = np.where(a == b, 0.0, np.abs(a - b)) if a.shape == b.shape else np.array(np.inf)
+    if a.shape != b.shape:
+        difference = np.inf
+        continue
+    # The same infinity on both sides is no difference, and NaN on both is none.
+    gap = np.where(np.isclose(a, b, rtol=0, atol=0, equal_nan=True), 0.0, np.abs(a - b))
     difference = max(difference, float(np.max(np.where(np.isnan(gap), np.inf, gap), initial=0.0)))
 print(f"largest difference {difference:g}; the fault is there above {SETTINGS['tolerance']:g}")
 sys.exit(difference > SETTINGS["tolerance"])
