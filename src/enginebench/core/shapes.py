@@ -364,10 +364,15 @@ def read_dims(text: str, piece: str) -> tuple[int, ...]:
 def set_plan_shapes(engine: EngineSpec, shapes: Mapping[str, tuple[int, ...]] | None) -> EngineSpec:
     """Return the engine with the shapes that a finished plan runs with, unless it names its own.
 
-    Only TensorRT can read the inputs of a plan. So the shapes are an option of the engine, which a user may give, too,
-    and which results store: `find_plan_shapes` reads it.
+    As in the shapes of a graph, a leading 1 stands for the batch. Only TensorRT can read the inputs of a plan. So the
+    shapes are an option of the engine, which a user may give, too, and which results store. `find_plan_shapes` reads
+    it.
     """
-    return replace(engine, options={PLAN_SHAPES: format_shapes(shapes), **engine.options}) if shapes else engine
+    if not shapes:
+        return engine
+    if all(shape[0] == 1 for shape in shapes.values()):
+        shapes = {name: (engine.batch, *shape[1:]) for name, shape in shapes.items()}
+    return replace(engine, options={PLAN_SHAPES: format_shapes(shapes), **engine.options})
 
 
 def find_plan_shapes(options: Mapping[str, str]) -> dict[str, tuple[int, ...]]:

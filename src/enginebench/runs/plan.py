@@ -287,7 +287,8 @@ def list_configuration_sizes(
     """List (shapes, batch) of every configuration: the batches of --batch, else the batch that the user's model fixes,
     else that of its example inputs.
 
-    Shapes are listed only if there are several; each with its own batch, or with those of --batch.
+    Shapes are listed only if there are several. Each has the batch that it begins with; a 1 also stands for those of
+    --batch, where no other shape begins with its own.
     """
     source = next((a for a in sources if a.kind in ("onnx", *BUILT) or find_own_batch(a)), None)
     fixed = None
@@ -300,11 +301,12 @@ def list_configuration_sizes(
     if not request.buckets:
         return [({}, batch) for batch in batches]
     firsts = [{shape[0] for shape in shapes.values()} for shapes in request.buckets]
+    open_batch = 1 not in batches or all(first == {1} for first in firsts)
     return [
         (shapes, batch)
         for shapes, first in zip(request.buckets, firsts, strict=True)
         for batch in batches
-        if len(first) > 1 or batch in first or first == {1}
+        if len(first) > 1 or batch in first or (first == {1} and open_batch)
     ]
 
 
@@ -380,13 +382,13 @@ def _plan_configuration(
 ) -> PlannedConfiguration:
     source = next((a for a in sources if _serves(a, spec)), None)
     problem = None
-    if source is not None:
+    if source is not None and source.kind == "plan":  # whose inputs are known only once it is loaded
+        spec = set_plan_shapes(spec, spec.shapes or request.input_shapes)
+    elif source is not None:
         try:
             source = size_artifact(source, spec)
         except UsageError as error:
             problem = str(error)
-    if source is not None and source.kind == "plan":
-        spec = set_plan_shapes(spec, request.input_shapes)
     own = find_own_batch(sources[0]) if sources else None
     if own not in (None, spec.batch):
         problem = f"{sources[0].model} takes a batch of {own} only, not {spec.batch}: give --batch {own}"

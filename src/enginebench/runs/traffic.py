@@ -221,7 +221,7 @@ def drop_chosen_shapes(artifact: Artifact, parts: Sequence[TrafficPart]) -> Arti
     }
     whole = all(part.shape or opened <= part.axes.keys() for part in parts)
     kept = (one for one in artifact.warnings if one.template != "chosen_shapes")
-    return replace(artifact, warnings=tuple(kept)) if parts and whole else artifact
+    return replace(artifact, warnings=tuple(kept)) if whole else artifact
 
 
 def list_open_inputs(artifact: Artifact) -> tuple[TensorSpec, ...]:

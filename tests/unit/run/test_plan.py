@@ -26,6 +26,35 @@ def there(name: str) -> Availability:
     return Availability(engine=name, available=True)
 
 
+SHORT, LONG, PAIR = {"x": (1, 8)}, {"x": (1, 16)}, {"x": (2, 16)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "batches", "measured"),
+    [
+        ((SHORT, PAIR), (1, 2), [(SHORT, 1), (PAIR, 2)]),
+        ((SHORT, PAIR), (2,), [(SHORT, 2), (PAIR, 2)]),
+        ((SHORT, LONG), (1, 8), [(SHORT, 1), (SHORT, 8), (LONG, 1), (LONG, 8)]),
+    ],
+    ids=["each its own batch", "a 1 stands for the batch", "a 1 stands for each batch"],
+)
+def test_a_shape_is_measured_with_the_batch_that_it_begins_with(shapes, batches, measured) -> None:
+    request = RunRequest(model="toy", engines=ENGINES, buckets=shapes, batches=batches)
+    assert plan.list_configuration_sizes(request, (GRAPH,)) == measured
+
+
+@pytest.mark.feature("trtexec")
+def test_each_of_several_shapes_of_a_plan_is_measured_though_its_inputs_are_not_known() -> None:
+    finished = replace(GRAPH, kind="plan", path="toy.plan", inputs=(), outputs=())
+    request = RunRequest(model="toy.plan", engines=(("trtexec", {}),), buckets=(SHORT, PAIR), batches=(1, 2))
+    made = plan_configurations(resolve(request, (finished,)), (finished,), probe=there)
+    assert [(one.engine.options["shapes"], one.engine.shapes, one.skip) for one in made] == [
+        ("x:1x8", SHORT, None),
+        ("x:2x16", PAIR, None),
+    ]
+    assert len({one.id for one in made}) == 2
+
+
 @pytest.mark.parametrize(
     ("cache", "device", "skip"),
     [

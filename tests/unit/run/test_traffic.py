@@ -14,6 +14,8 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.shapes import format_mix, format_traffic, name_cells, name_size
 from enginebench.core.warnings import make_warning
 from enginebench.runs import traffic
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.targets import sources
 from enginebench.runs.traffic import LONGEST_LINE, MOST_CELLS, read_traffic, settle_traffic
 
 IDS = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"), sizes=(0, 16))
@@ -192,8 +194,8 @@ def test_lengths_of_a_mix_are_not_reported_as_chosen(mix: str, inputs: Sequence[
     graph = Artifact(
         kind="onnx", precision="fp32", model="m", path="m.onnx", inputs=inputs, outputs=(), sha256="", files=()
     )
-    parts = read_traffic(mix or None)
-    assert bool(traffic.drop_chosen_shapes(replace(graph, warnings=(chosen,)), parts).warnings) is warned
+    request = RunRequest(model="m.onnx", engines=(), traffic=read_traffic(mix or None))
+    assert bool(sources._complete(replace(graph, warnings=(chosen,)), request, Path()).warnings) is warned
 
 
 def test_a_heading_counts_the_shapes_of_a_large_mix() -> None:

@@ -59,7 +59,7 @@ from enginebench.runs.child.other_jobs import FitJob
 from enginebench.runs.child.targets_file import match_targets, read_targets
 from enginebench.runs.folder import OUTSIDE, RunRequest
 from enginebench.runs.lock import is_any_held
-from enginebench.runs.plan import NEEDS_MODULE, list_here
+from enginebench.runs.plan import NEEDS_MODULE, list_configuration_sizes, list_here
 from enginebench.runs.targets.sides import Side, SideRequest, parse_side, refuse_differences
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
 from enginebench.runs.traffic import settle_traffic
@@ -170,7 +170,7 @@ def check_labels_ahead(data: str | None, targets: str | None, metrics: Sequence[
 def _check_all(request: RunRequest) -> Sequence[TensorSpec] | None:
     _require_shapes(request.source)
     specs = _check_source(replace(request.source, input_shapes=None))
-    sizes = [(batch, shapes) for batch in request.batches for shapes in request.buckets or [request.input_shapes or {}]]
+    sizes = [(batch, shapes or request.input_shapes or {}) for shapes, batch in list_configuration_sizes(request, ())]
     if request.traffic and specs and resolve_model(request.model).kind == "onnx":
         cells = settle_traffic(request.traffic, specs, find_batches(specs))
         sizes = [(cell.batch, cell.shapes) for cell in cells]

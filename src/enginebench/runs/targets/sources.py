@@ -139,7 +139,8 @@ def gather_sources(
 def _complete(artifact: Artifact, request: RunRequest, folder: Path) -> Artifact:
     """Return a source without a warning that does not apply to it; a plan with the inputs that its engine reports, if
     they fix the batch and none was requested."""
-    artifact = drop_chosen_shapes(artifact, request.traffic)
+    if request.traffic:
+        artifact = drop_chosen_shapes(artifact, request.traffic)
     names = [(name, options) for name, options in request.engines if "plan" in accepts(name)]
     if artifact.kind != "plan" or not request.any_batch or not names or "implicit_batch" in names[0][1]:
         return artifact

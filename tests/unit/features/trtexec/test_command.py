@@ -274,6 +274,12 @@ def test_shapes_of_a_plan_are_an_option_which_the_user_s_own_wins_over() -> None
     assert drop_plan_shapes(other) == other and find_plan_shapes({}) == {}
 
 
+def test_a_leading_1_in_the_shapes_of_a_plan_stands_for_the_batch() -> None:
+    engine = EngineSpec(backend="trtexec", batch=8)
+    assert set_plan_shapes(engine, {"x": (1, 3), "y": (1,)}).options == {"shapes": "x:8x3,y:8"}
+    assert set_plan_shapes(engine, {"x": (8, 3), "y": (1,)}).options == {"shapes": "x:8x3,y:1"}
+
+
 def settings_of(graph: Artifact = GRAPH, spec: EngineSpec | None = None, **options: str) -> BuildSettings:
     spec = spec or EngineSpec(backend="trtexec", device="cuda:1", batch=4)
     defaults = {key: option.default for key, option in BUILD_OPTIONS.items()}

@@ -73,7 +73,7 @@ class PlanBackend:
             return plain
         best = profiles[index].best
         batch = next((shape[0] for shape in best.values() if shape), spec.batch)
-        return replace(set_plan_shapes(drop_plan_shapes(plain), best), batch=batch)
+        return set_plan_shapes(replace(drop_plan_shapes(plain), batch=batch), best)
 
 
 def ensure_plan(
