@@ -38,8 +38,9 @@ class Trace:
         self.between: Counter[tuple[str, str]] = Counter()
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
-        """Note a call, as sys.setprofile reports it; what an import runs is no call."""
-        if event != "call" or not frame.f_code.co_filename.startswith(SOURCES) or frame.f_code.co_name == MODULE:
+        """Note a call, as sys.setprofile reports it; what an import runs is no call, nor is a nameless part of one."""
+        nameless = frame.f_code.co_name.startswith("<")  # a module, a lambda, a comprehension
+        if event != "call" or nameless or not frame.f_code.co_filename.startswith(SOURCES):
             return
         caller = frame.f_back
         while caller is not None and not caller.f_code.co_filename.startswith(SOURCES):
@@ -90,7 +91,7 @@ def main() -> int:
         called = {name: count for (file, name), count in trace.functions.items() if file == module}
         names = ": " + ", ".join(sorted(called)) if options.functions else ""
         print(f"{module:36} {len(called):3} functions, {sum(called.values()):6} calls{names}")
-    print("\nmodules that call each other:")
+    print("\nmodules that call each other, as by a function that one hands to the other:")
     for (one, other), count in sorted(trace.between.items()):
         if one < other and trace.between[other, one] and {one, other} <= set(modules):
             print(f"  {one} -> {other} {count}, back {trace.between[other, one]}")
