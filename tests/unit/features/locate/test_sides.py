@@ -303,6 +303,13 @@ def test_an_engine_that_refuses_the_file_itself_is_no_way_around(tmp_path: Path)
     assert refused.fault is not None and refused.fault.ways == ()
 
 
+def test_a_way_around_has_a_time_where_an_input_is_read_by_nothing(tmp_path: Path) -> None:
+    text = UNKEPT_NORM.replace("float[8, 8] x)", "float[8, 8] x, int64[4] unread)", 1)
+    ways = find(write_graph(tmp_path / "m.onnx", text, opset=13), tmp_path, tmp_path / "repro").ways
+    assert len(ways) > 1 and ways[-1].change.endswith("is an output")
+    assert all(way.slowdown is not None for way in ways)
+
+
 def test_both_of_two_faults_are_named(tmp_path: Path) -> None:
     body = UNKEPT_NORM[UNKEPT_NORM.index("{\n") + 1 : UNKEPT_NORM.rindex("}")]
     again = body.replace("(x", "(v")
