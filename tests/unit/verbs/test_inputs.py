@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from calls import FAST
 from fakes.tensorrt_modules import use_fakes
-from graphs import classify, draw_lines, translate_words, write_lines, write_text
+from graphs import build_graph, classify, draw_lines, translate_words, write_lines, write_text
 from processes import Cli, rows_of
 
 
@@ -115,3 +117,11 @@ def test_a_graph_that_one_engine_alone_takes_is_a_good_run(cli: Cli, tmp_path: P
     found = {row["engine"]["backend"]: row["status"] for row in rows_of(tmp_path / "r").values()}
     assert found == {"ort": "ok", "openvino": "failed"}
     assert "OpenVINO cannot read" in cli("run", path, "--engines", "ort,openvino", "--out", "s", *FAST, code=6).stderr
+
+
+def test_a_graph_that_an_engine_refuses_is_named_as_it_was_given(cli: Cli, tmp_path: Path) -> None:
+    """Not as its copy, whose folder is gone by then."""
+    node = helper.make_node("Neg", ["x"], ["t"], "same"), helper.make_node("Neg", ["t"], ["y"], "same")
+    onnx.save(build_graph(node, {}, (4, 8)), tmp_path / "twice.onnx")
+    refused = cli("drift", "ort@twice.onnx", "ort:opt=none@twice.onnx", code=5).stderr
+    assert "ONNX Runtime cannot load twice.onnx: " in refused

@@ -130,7 +130,7 @@ def make_checked_session_options(spec: EngineSpec) -> Any:
 def open_plain_session(artifact: Artifact, settings: Any) -> Any:
     """Open a session on the CPU provider alone."""
     register_operators(settings, artifact.operator_libraries)
-    with explaining_refusal(f"ONNX Runtime cannot load {artifact.path}"):
+    with explaining_refusal(f"ONNX Runtime cannot load {Path(artifact.path).name}"):
         return ort.open_session(artifact.path, settings)
 
 

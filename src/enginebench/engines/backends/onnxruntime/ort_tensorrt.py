@@ -102,7 +102,7 @@ def open_tensorrt_session(artifact: Artifact, options: dict[str, str], *, alone:
                 "TensorRT does not run every node of the graph, or its libraries were not found: see ONNX Runtime's "
                 "messages. To time TensorRT with CUDA beside it: ort-tensorrt:fallback=allow"
             ) from error
-        raise make_refusal(f"ONNX Runtime cannot load {artifact.path} on TensorRT", error) from error
+        raise make_refusal(f"ONNX Runtime cannot load {Path(artifact.path).name} on TensorRT", error) from error
     session.disable_fallback()
     if PROVIDER not in session.get_providers():
         raise BackendUnavailable(

@@ -90,7 +90,9 @@ def open_provider_session(
                 f"{artifact.path}: {provider.engine} does not take every node, and ONNX Runtime's CPU provider would "
                 f"run the others. To measure the mixture anyway: {provider.engine}:fallback=allow"
             ) from error
-        raise make_refusal(f"ONNX Runtime cannot load {artifact.path} with {provider.engine}", error) from error
+        raise make_refusal(
+            f"ONNX Runtime cannot load {Path(artifact.path).name} with {provider.engine}", error
+        ) from error
     session.disable_fallback()
     if register(provider) not in session.get_providers():
         raise BackendUnavailable(f"asked ONNX Runtime for {provider.engine}, got {', '.join(session.get_providers())}")

@@ -98,9 +98,9 @@ def read_model(artifact: Artifact) -> Any:
     path = artifact.path
     if path.endswith(".onnx") and is_misread(Path(path)):
         raise UnsupportedOperator(
-            f"QLinearConv: OpenVINO cannot read {path}: it takes the scales of weights along the wrong axis"
+            f"QLinearConv: OpenVINO cannot read {Path(path).name}: it takes the scales of weights along the wrong axis"
         )
-    with explaining_refusal(f"OpenVINO cannot read {path}"):
+    with explaining_refusal(f"OpenVINO cannot read {Path(path).name}"):
         return read_graph(artifact)
 
 

@@ -50,7 +50,7 @@ def open_graph(kind: ReferenceKind, artifact: Artifact, threads: int) -> GraphEn
 
 def open_unoptimized(artifact: Artifact, threads: int) -> ComputeCall:
     """The graph on ONNX Runtime, which runs its nodes one by one as they stand."""
-    with explaining_refusal(f"ONNX Runtime cannot load {artifact.path}"):
+    with explaining_refusal(f"ONNX Runtime cannot load {Path(artifact.path).name}"):
         session = open_reference_session(artifact.path, artifact.operator_libraries, optimize=False, threads=threads)
     names, text = [spec.name for spec in artifact.outputs], [s.name for s in artifact.inputs if s.dtype == TEXT]
 
@@ -66,7 +66,7 @@ def open_evaluator(artifact: Artifact, threads: int) -> ComputeCall:
     """The graph on the evaluator with which the onnx package defines its operators."""
     with importing("onnx, whose reference evaluator computes a graph,", 'pip install "enginebench[ort]"'):
         from onnx.reference import ReferenceEvaluator
-    with explaining_refusal(f"onnx's reference evaluator cannot load {artifact.path}"):
+    with explaining_refusal(f"onnx's reference evaluator cannot load {Path(artifact.path).name}"):
         evaluator = ReferenceEvaluator(artifact.path)
 
     def compute(feeds: Feeds) -> Sequence[Any]:
