@@ -114,6 +114,9 @@ NEAR_TIE = 1.96 * math.sqrt(2)
 # a cosine of it means nothing.
 CONSTANT = 1e-6
 
+# The centred cosine of an error that is ten times the outputs' variation, 1 / sqrt(1 + 10**2).
+FAR = 0.1
+
 
 class SampleDrift(Struct, frozen=True, kw_only=True):
     """Differences of one output in one sample. The last six are for classes only."""
@@ -848,8 +851,12 @@ def list_exceeded(drift: Drift) -> list[Exceeded]:
             alike = ", the same on both sides" if output.nonfinite == 2 * output.nonfinite_alike else ""
             reasons.append(Exceeded(f"{output.name}: {count_nonfinite(output.nonfinite)}{alike}"))
     for output in drift.outputs:
-        for figure, name in _list_broken(output, drift.limits):
+        broken = _list_broken(output, drift.limits)
+        small = "snr" in drift.limits and "snr" not in {name for _, name in broken}
+        for figure, name in broken:
             short, detail = explain_figure(figure, name, drift.limits[name])
+            if name == "centred_cosine" and small:
+                detail += explain_variation(output)
             reasons.append(Exceeded(f"{output.name}: {short}", detail))
         if _lacks_partners(output, drift.limits):
             shared = f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided}"
@@ -905,6 +912,23 @@ def explain_figure(figure: Figure, name: str, limit: float) -> Exceeded:
         words = f"correlation with the reference is {format_apart(value, limit, 'g', 3)}, limit {limit:g}"
         return Exceeded(words, f" ({figure.name.replace('_', ' ')})")
     return Exceeded(f"{figure.name} is {value:.6g}, limit {limit:g}")
+
+
+def explain_variation(output: OutputDrift) -> str:
+    """Explain why a small error spoils the correlation: the inputs hardly change the outputs that it is taken between.
+
+    Centred cosine c and the error's size e, relative to the signal, give the variation: e * c / sqrt(1 - c**2). An
+    error that is far larger leaves a c of chance; from 0.1 down only the bound is given.
+    """
+    correlation, decibels = output.centred_cosine_mean, output.snr_db
+    if correlation is None or decibels is None or not math.isfinite(decibels) or correlation >= 1:
+        return ""
+    error = 10 ** (-decibels / 20)
+    if correlation < FAR:
+        varies = f"by less than {error * FAR:.2g}"
+    else:
+        varies = f"by about {min(error * correlation / math.sqrt(1 - correlation**2), 1):.2g}"
+    return f"; error is {error:.2g} of the signal, and these inputs change the outputs {varies} of it"
 
 
 def format_apart(value: float, limit: float, kind: str, digits: int) -> str:

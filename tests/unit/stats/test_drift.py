@@ -610,6 +610,31 @@ def test_a_value_that_breaks_a_limit_never_looks_like_it(value: float, name: str
     assert expected in explain_figure(Figure(name, value), name, limit).full
 
 
+@pytest.mark.parametrize(
+    ("variation", "noise", "expected"),
+    [
+        (1e-2, 5e-3, "error is 0.005 of the signal, and these inputs change the outputs by about 0.0097 of it"),
+        (1e-5, 1e-3, "error is 0.001 of the signal, and these inputs change the outputs by less than 0.0001 of it"),
+    ],
+)
+def test_a_small_error_that_spoils_the_correlation_is_explained_by_outputs_that_hardly_vary(
+    variation: float, noise: float, expected: str
+) -> None:
+    rng = np.random.default_rng(0)
+    common = rng.standard_normal(4000)
+    ref = common + variation * rng.standard_normal((16, 4000))
+    near = ref + noise * rng.standard_normal(ref.shape)
+    (sentence,) = find_exceeded(measure_drift({"y": ref}, {"y": near}, default_limits("bf16")))
+    assert "(centred cosine); " in sentence and sentence.endswith(expected)
+
+
+def test_a_large_error_is_not_put_down_to_outputs_that_hardly_vary() -> None:
+    rng = np.random.default_rng(0)
+    ref, far = rng.standard_normal((2, 16, 400))
+    sentences = find_exceeded(measure_drift({"y": ref}, {"y": far}, default_limits("bf16")))
+    assert len(sentences) == 2 and not any("these inputs change" in sentence for sentence in sentences)
+
+
 @pytest.mark.parametrize(("shape", "place", "where"), SLICES)
 def test_one_slice_that_is_wrong_does_not_hide_among_many(shape, place, where):
     right = np.random.default_rng(5).standard_normal(shape)
