@@ -149,11 +149,20 @@ def test_beside_a_bundle_a_graph_keeps_the_batch_that_it_fixes(cli: Cli, tiny_on
 
 
 def test_beside_a_side_that_does_not_run_nothing_is_timed(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    """The graph of one takes any batch, that of the other one only 1: its own engine would still run."""
+    """The engine of one cannot be built; that of the other one would still run."""
+    few = ("--processes", "1", "--time-limit", "0.02", "--json", "--out", tmp_path / "out")
+    done = cli("bench", tiny_onnx, "--engine", "ort", "--beside", "fake:fault=raise,at=build", *few)
+    sides = json.loads(done.stdout)["beside"]
+    assert done.returncode != 0 and [side["process"] or side["thread"] for side in sides] == [None, None]
+    assert any("is not run: " in reason for reason in sides[1]["reasons"])
+
+
+def test_a_side_that_fixes_another_batch_is_refused_before_anything_is_stored(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path
+) -> None:
     fixed = tmp_path / "fixed.onnx"
     assert cli("export", "digits-mlp", "--out", fixed).returncode == 0
-    few = ("--processes", "1", "--time-limit", "0.02", "--batch", "4", "--json", "--out", tmp_path / "out")
-    done = cli("bench", tiny_onnx, "--engine", "ort", "--beside", f"ort@{fixed}", *few)
-    sides = json.loads(done.stdout)["beside"]
-    assert done.returncode == 3 and [side["process"] or side["thread"] for side in sides] == [None, None]
-    assert any("is not run: the graph has a fixed batch of 1" in reason for reason in sides[1]["reasons"])
+    done = cli(
+        *("bench", tiny_onnx, "--engine", "ort", "--beside", f"ort@{fixed}", "--batch", "4", "--out", tmp_path / "out")
+    )
+    assert done.returncode == 2 and "has a fixed batch of 1" in done.stderr and not (tmp_path / "out").exists()

@@ -461,14 +461,25 @@ def _reason_to_skip(
         return f"no {'module' if kind == 'torch' else 'graph'} in {label}: {problems[label]}"
     if source is None:
         return f"{format_engine(spec)} {NEEDS_MODULE if kind == 'torch' else f'needs a graph in {label}'}"
-    if takes_whole(source.inputs) and (batch := max(cell.batch for cell in list_cells(spec))) != 1:
-        return f"no axis of the inputs can be a batch of {batch}; leave {'it' if spec.traffic else '--batch'} out"
+    if why := explain_unfit_batch(source, [cell.batch for cell in list_cells(spec)], "" if spec.traffic else "--batch"):
+        return why
     if spec.traffic and (why := _refuse_traffic(spec)):
         return why
-    if spec.options.get(PAD) and (why := explain_no_padding(spec, source.inputs, source.outputs)):
-        return why
+    if spec.options.get(PAD):
+        return explain_no_padding(spec, source.inputs, source.outputs)
+    return None
+
+
+def explain_unfit_batch(source: Artifact, batches: Sequence[int], option: str = "--batch") -> str | None:
+    """Return why an artifact, whose batch is fixed or which has none, cannot run one of these; None if it runs all.
+
+    Args:
+        option: that named them; "": one of several shapes that are served did.
+    """
+    if takes_whole(source.inputs) and max(batches) != 1:
+        return f"no axis of the inputs can be a batch of {max(batches)}; leave {option or 'it'} out"
     static = find_fixed_batch(source) if source.kind in ("onnx", "aoti") else None
-    other = next((cell.batch for cell in list_cells(spec) if static not in (None, cell.batch)), None)
+    other = next((batch for batch in batches if static not in (None, batch)), None)
     if other is None:
         return None
     if source.kind == "aoti":

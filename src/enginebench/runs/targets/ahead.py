@@ -35,7 +35,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
-from enginebench.core.shapes import BATCH_AXIS, concrete_shape, match_axes
+from enginebench.core.shapes import BATCH_AXIS, concrete_shape, free_batch, match_axes
 from enginebench.core.store import is_bundle
 from enginebench.engines.registry import takes
 from enginebench.models.archives import (
@@ -48,7 +48,7 @@ from enginebench.models.archives import (
 from enginebench.models.downloads import check_hub_name
 from enginebench.models.file_kind import check_weights_file
 from enginebench.models.objects import FACTORY, METRIC, check_importable
-from enginebench.models.onnx.input_sizes import find_batches
+from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
 from enginebench.models.precision.calibration_data import check_arrays, check_images, check_source, require_digits
 from enginebench.models.samples import count_entries, list_input_files, read_file, read_heads, require_names
 from enginebench.models.task import choose_preprocess
@@ -57,9 +57,9 @@ from enginebench.runs.child.environments import require_available
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.other_jobs import FitJob
 from enginebench.runs.child.targets_file import match_targets, read_targets
-from enginebench.runs.folder import OUTSIDE, RunRequest
+from enginebench.runs.folder import OUTSIDE, RunRequest, Stored
 from enginebench.runs.lock import is_any_held
-from enginebench.runs.plan import NEEDS_MODULE, list_configuration_sizes, list_here
+from enginebench.runs.plan import NEEDS_MODULE, explain_unfit_batch, list_configuration_sizes, list_here
 from enginebench.runs.targets.sides import Side, SideRequest, parse_side, refuse_differences
 from enginebench.runs.targets.sources import COMPARED_ENTRIES, LABELLED_ENTRIES, QUICK_ENTRIES, choose_labelled
 from enginebench.runs.traffic import settle_traffic
@@ -137,13 +137,15 @@ def parse_sides_ahead(
     described: list[tuple[str, Sequence[TensorSpec]]] = []
     for side in sides:
         if side.stored is not None:
-            continue
-        name, options = side.engine
-        require_available(EngineSpec(backend=name, options=options, device=side.find_device(request.device)))
-        source = replace(request.source, model=side.target)
-        if specs := run_quietly(partial(_check_source_alone, source)):
+            specs = run_quietly(partial(_check_stored, side.stored, request.source.inputs))
+        else:
+            name, options = side.engine
+            require_available(EngineSpec(backend=name, options=options, device=side.find_device(request.device)))
+            source = replace(request.source, model=side.target)
+            specs = check_source_ahead(source)
+        if specs:
             described.append((side.text, specs))
-            run_quietly(partial(_check_count, request.source, targets, specs, n))
+        run_quietly(partial(_check_count, request.source, targets, specs, n))
     _refuse_unlike(described)
     return sides
 
@@ -177,6 +179,7 @@ def _check_all(request: RunRequest) -> Sequence[TensorSpec] | None:
     for batch, shapes in sizes:
         check_memory(batch, shapes, specs or ())
     _check_any_shapes(request.buckets or (request.input_shapes or {},), request.source, specs)
+    _check_batches(request, specs)
     _check_engines(request)
     _check_lengths(request, specs)
     _check_labels(request.targets, request.metrics)
@@ -194,13 +197,54 @@ def _check_engines(request: RunRequest) -> None:
         raise refuse_all(f"{name} {NEEDS_MODULE}" for name, _ in request.engines)
 
 
-def _check_count(source: ModelSource, targets: str | None, specs: Sequence[TensorSpec] | None, most: int) -> None:
-    """Check that the entries of files of inputs, of which at most so many are taken, have as many targets."""
-    files = list_input_files(source.inputs) if source.inputs is not None else []
-    if not files or targets is None or not specs or source.normalize is not None:
+def _check_batches(request: RunRequest, specs: Sequence[TensorSpec] | None) -> None:
+    """Check that a graph which fixes its batch takes one of those requested: the run skips the others, each with its
+    reason."""
+    ref = _find_ref(request.source)
+    if ref is None or ref.kind != "onnx" or not specs or request.any_batch or request.traffic:
         return
-    counts = [count_entries(read_heads(file), specs) for file in files]
-    _match_count(targets, sum(1 if count is None else count for count in counts), most)
+    from enginebench.models.onnx.source import read_onnx_head
+
+    head = read_onnx_head(ref.path)
+    graph = replace(head, inputs=guess_sizes(head.inputs, {}))  # so that a length is not taken for a batch
+    reasons = [explain_unfit_batch(graph, [batch]) for batch in request.batches]
+    if reasons[0] is not None and all(reasons):
+        raise UsageError(f"{request.model}: {reasons[0]}")
+
+
+def _check_stored(stored: Stored, inputs: str | None) -> Sequence[TensorSpec]:
+    """Check that files of inputs fit a stored configuration; return its inputs."""
+    specs = free_batch(stored.chain[-1]).inputs
+    if inputs is not None:
+        _check_inputs(inputs, specs)
+    return specs
+
+
+def _check_count(source: ModelSource, targets: str | None, specs: Sequence[TensorSpec] | None, most: int) -> None:
+    """Check that the entries of files of inputs, of which at most so many are taken, have as many targets.
+
+    Where only the loaded model knows its inputs, the targets must fit one reading of the files at least: an entry
+    each, or along the first axis of one of their arrays.
+    """
+    files = list_input_files(source.inputs) if source.inputs is not None else []
+    if not files or targets is None or source.normalize is not None:
+        return
+    heads = [read_heads(file) for file in files]
+    if specs:
+        counts = [count_entries(arrays, specs) for arrays in heads]
+        _match_count(targets, sum(1 if count is None else count for count in counts), most)
+        return
+    names = {name for arrays in heads for name, array in arrays.items() if array.shape}
+    readings = {sum(arrays[name].shape[0] for arrays in heads) for name in names if all(name in a for a in heads)}
+    faults: list[UsageError] = []
+    for entries in sorted({*readings, len(files)}, reverse=True):
+        try:
+            _match_count(targets, entries, most)
+        except UsageError as error:
+            faults.append(error)
+        else:
+            return
+    raise faults[0]
 
 
 def _match_count(targets: str, entries: int, most: int) -> None:

@@ -47,6 +47,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fixed = onnx.load(GRAPH)
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 8
     onnx.save(fixed, "fixed.onnx")
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "tokens"
+    onnx.save(fixed, "whole.onnx")
     Path("photos/0").mkdir(parents=True)
     for name in ("a", "b"):
         Image.fromarray(np.full((60, 80, 3), 9, np.uint8)).save(f"photos/0/{name}.jpg")
@@ -153,6 +155,27 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: enginebench.infer("fixed.onnx", "good.npz", engine="ort"),
         "input 'input' has shape 4x1x8x8, not 8x1x8x8",
     ),
+    "each of several batches, of a graph that fixes its own": (
+        lambda: run("fixed.onnx", batch="3,5"),
+        "fixed.onnx: the graph has a fixed batch of 8; batch 3 needs one of `enginebench export",
+    ),
+    "a batch of the other side, in bench": (
+        lambda: enginebench.bench(GRAPH, "ort", against="ort@fixed.onnx", batch=3, out="r"),
+        "fixed.onnx: the graph has a fixed batch of 8; batch 3 needs one of `enginebench export",
+    ),
+    "a batch, in tune": (lambda: enginebench.tune("fixed.onnx", batch=3, out="r"), "has a fixed batch of 8"),
+    "a batch of what has none": (
+        lambda: run("whole.onnx", batch=2),
+        "no axis of the inputs can be a batch of 2; leave --batch out",
+    ),
+    "targets of inputs of a module, in accuracy": (
+        lambda: enginebench.accuracy("ort@my_module:make", inputs="good.npz", targets="three.txt"),
+        "--targets has 3 entries, and there are 4 samples",
+    ),
+    "targets of inputs of a module, in run": (
+        lambda: run("my_module:make", inputs="good.npz", targets="three.txt", task="classification"),
+        "--targets has 3 entries, and there are 4 samples",
+    ),
     "targets of inputs, in accuracy": (
         lambda: enginebench.accuracy(f"ort@{GRAPH}", inputs="good.npz", targets="three.txt"),
         "--targets has 3 entries, and there are 4 samples",
@@ -215,6 +238,16 @@ def test_it_is_refused_while_another_run_holds_the_device(wrong: str, here: Path
         pytest.importorskip("torch")
     check_refused_at_once(*WRONG[wrong])
     assert not (here / "r").exists()
+
+
+def test_files_for_a_stored_configuration_are_checked_by_its_own_inputs(here: Path) -> None:
+    enginebench.bench(GRAPH, "fake", time_limit=0.01, processes=1, out="stored")
+    (result,) = Path("stored/rows").glob("*.json")
+    check_refused_at_once(
+        lambda: enginebench.accuracy(result, inputs="good.npz", targets="three.txt"),
+        "--targets has 3 entries, and there are 4 samples",
+    )
+    check_refused_at_once(lambda: enginebench.drift(result, f"ort@{GRAPH}", inputs="shape.npz"), "has shape 4x3x8x8")
 
 
 FOUND = {
