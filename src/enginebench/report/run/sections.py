@@ -162,7 +162,7 @@ def _name_setting(row: Row, names: Sequence[str]) -> str:
     """Format those of the named settings that are not the default: `batch 8, ids 1x128, io, cold cache`."""
     texts = {
         "batch": "" if row.times.cells else f"batch {row.batch}",
-        "setup.bucket": f"mix of {len(row.times.cells)} shapes" if row.times.cells else row.setup.bucket,
+        "setup.bucket": f"mix of {count_of(len(row.times.cells), 'shapes')}" if row.times.cells else row.setup.bucket,
         "scope": "" if row.scope == "compute" else f"scope {row.scope}",
         "cache": "" if row.cache == "hot" else f"{row.cache} cache",
     }

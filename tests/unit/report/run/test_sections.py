@@ -1,5 +1,7 @@
 """What the sections of a run's report hold, before anything draws them, and JUnit XML."""
 
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -8,6 +10,7 @@ from msgspec.structs import replace
 from enginebench.core.names import configuration_id, find_configurations, shorten_ids
 from enginebench.core.records import Result
 from enginebench.core.warnings import make_warning
+from enginebench.report.run import sections
 from enginebench.report.run.diff import format_junit
 from enginebench.report.run.remarks import list_remarks, list_warnings, name_having
 from enginebench.report.run.rows import RunDocument, describe_run
@@ -165,3 +168,10 @@ def test_no_configurations_are_a_failure_and_nothing_but_skipped_ones_is_one_bes
     assert (suite.get("tests"), suite.get("skipped"), suite.get("failures")) == ("2", "1", "1")
     row, nothing = suite
     assert row.find("skipped") is not None and nothing.find("failure") is not None
+
+
+@pytest.mark.parametrize(("count", "title"), [(1, "mix of 1 shape"), (2, "mix of 2 shapes")])
+def test_the_shapes_of_a_mix_are_counted_in_its_title(count: int, title: str) -> None:
+    row = SimpleNamespace(times=SimpleNamespace(cells=("cell",) * count), setup=SimpleNamespace(bucket=""))
+    shown = SimpleNamespace(**vars(row), batch=1, scope="compute", cache="hot")
+    assert sections._name_setting(cast(Any, shown), ["setup.bucket"]) == title
