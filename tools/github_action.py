@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from enginebench.report.bench import BenchDocument
 
 INPUTS = ("MODEL", "AGAINST", "ENGINE", "PRECISION", "MARGIN", "LIMITS")
-# By this the comment is found again. GitHub shows nothing of it.
-MARKER = "<!-- enginebench -->"
+# By this the comment of one job of one workflow is found again, among those of its author. GitHub shows nothing of it.
+MARKER = "<!-- enginebench {job} -->"
 # Of a comment GitHub takes 65,536 characters.
 LONGEST_COMMENT = 60_000
 # Of one use of the action: the headline, and its fence. So many uses leave room for the table of each.
@@ -45,11 +45,11 @@ TOKENS = ("GITHUB_TOKEN", "GH_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
 # How actions/checkout leaves its token, or its key, for later commands of git; and addresses with a password in them.
 CREDENTIALS = r"^(http\..*\.extraheader|core\.sshcommand|url\..*://[^/]*@.*)$"
 PASSWORD = r"://[^/@]*:[^/@]*@"
-# Tokens of a person begin so. What is written with one is the person's comment, which is not found again.
-PERSONAL = ("ghp_", "gho_", "ghu_", "github_pat_")
 # A rate limit is waited for so often, and so long: GitHub asks for a minute where it names no time.
 ATTEMPTS, LONGEST_WAIT_S = 4, 120.0
 PAGE, PAGE_BYTES = 100, 4_096
+# Of GitHub's own explanation of a refusal.
+LONGEST_EXPLANATION = 200
 
 
 def fail(text: str) -> NoReturn:
@@ -292,7 +292,13 @@ def format_comment(folders: list[Path], env: Mapping[str, str]) -> str:
     run = f"{env['GITHUB_SERVER_URL']}/{env['GITHUB_REPOSITORY']}/actions/runs/{env['GITHUB_RUN_ID']}"
     commit = f" of {env['COMMIT'][:12]}" if re.fullmatch("[0-9a-f]{40,64}", env.get("COMMIT", "")) else ""
     end = f"[The run{commit}]({run}) has the page and the figures."
-    return "\n\n".join([f"{MARKER}\n### EngineBench", *blocks, end])
+    return "\n\n".join([f"{make_marker(env)}\n### EngineBench", *blocks, end])
+
+
+def make_marker(env: Mapping[str, str]) -> str:
+    """Make the mark of this job's comment: another workflow that uses the action keeps one of its own."""
+    job = f"{env['GITHUB_WORKFLOW']}\n{env['GITHUB_JOB']}"
+    return MARKER.format(job=hashlib.sha256(job.encode()).hexdigest()[:8])
 
 
 # The commenting job --------------------------------------------------------------------------------------------------
@@ -320,24 +326,22 @@ class GitHub:
         https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api
     """
 
-    def __init__(self, url: str, repository: str, token: str) -> None:
-        self._issues, self._token = f"{url}/repos/{repository}/issues", token
+    def __init__(self, url: str, repository: str, token: str, author: str) -> None:
+        self._issues, self._token, self._author = f"{url}/repos/{repository}/issues", token, author
         self._opener = build_opener(NoRedirects)
 
     def write_comment(self, pull_request: int, body: str) -> str:
-        """Update the comment, or create it where there is none that this token may change; return what was done.
+        """Update the comment, or create it where there is none; return what was done.
 
         Whether a call to create was carried out is not known where no response came: it is looked for again before
-        it is repeated, or there would be two.
+        it is repeated, or there would be two. Where there are two all the same, neither keeps old figures.
         """
+        marker, _, _ = body.partition("\n")
         for attempt in range(ATTEMPTS):
-            for number in self.find_comments(pull_request):
-                try:
+            if numbers := list(self.find_comments(pull_request, marker)):
+                for number in numbers:
                     self.update_comment(number, body)
-                    return "updated"
-                except Refused as refused:
-                    if not refused.forbidden:
-                        raise
+                return "updated"
             try:
                 self.create_comment(pull_request, body)
                 return "created"
@@ -348,8 +352,8 @@ class GitHub:
                 time.sleep(2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
-    def find_comments(self, pull_request: int) -> Iterator[int]:
-        """Yield the numbers of comments that may be ours; those of people do not count, whatever they begin with."""
+    def find_comments(self, pull_request: int, marker: str) -> Iterator[int]:
+        """Yield the numbers of our comments; those of anybody else do not count, whatever they begin with."""
         page = 0
         while True:
             page += 1
@@ -357,13 +361,17 @@ class GitHub:
             comments = self._call("GET", place)
             for comment in comments:
                 author = comment.get("user") or {}
-                if author.get("type") == "Bot" and str(comment.get("body")).startswith(MARKER):
+                if author.get("login") == self._author and str(comment.get("body")).startswith(marker):
                     yield int(comment["id"])
             if len(comments) < PAGE:
                 return
 
     def create_comment(self, pull_request: int, body: str) -> None:
-        self._call("POST", f"{self._issues}/{pull_request}/comments", {"body": body})
+        made = self._call("POST", f"{self._issues}/{pull_request}/comments", {"body": body})
+        author = clean_line(str((made.get("user") or {}).get("login")))
+        if author != self._author:
+            cure = f"give the action `author: {author}`, or each run writes a comment of its own"
+            raise Refused(f"it is by {author}, and comments of {self._author} are looked for; {cure}")
 
     def update_comment(self, comment: int, body: str) -> None:
         self._call("PATCH", f"{self._issues}/comments/{comment}", {"body": body})
@@ -381,10 +389,11 @@ class GitHub:
                 with self._opener.open(Request(url, data, headers, method=method), timeout=60) as response:
                     return json.loads(response.read())
             except HTTPError as error:
-                wait_s = find_wait_s(error.code, error.headers, error.read(PAGE_BYTES))
-                text, lost = f"{method} {url}: HTTP {error.code} {error.reason}", error.code >= 500
+                body = error.read(PAGE_BYTES)
+                wait_s, lost = find_wait_s(error.code, error.headers, body), error.code >= 500
                 if wait_s is None or (lost and method == "POST"):
-                    raise Refused(text, forbidden=error.code in (401, 403, 404), lost=lost) from error
+                    text = f"{method} {url}: HTTP {error.code} {error.reason}{format_explanation(body)}"
+                    raise Refused(text, forbidden=error.code in (403, 404), lost=lost) from error
                 reason = f"HTTP {error.code}"
             except (OSError, HTTPException, ValueError) as error:  # no connection, half a response
                 if method == "POST":
@@ -411,17 +420,32 @@ def find_wait_s(code: int, headers: Message, body: bytes = b"") -> float | None:
     return 1.0 if code >= 500 else None
 
 
+def format_explanation(body: bytes) -> str:
+    """Format what GitHub writes about a refusal, such as that the conversation is locked; "" if it writes nothing."""
+    try:
+        message = json.loads(body)["message"]
+    except (ValueError, TypeError, KeyError):
+        return ""
+    return f" ({clean_line(str(message))[:LONGEST_EXPLANATION]})"
+
+
+def clean_line(text: str) -> str:
+    """Remove what would begin another line of the log, where the runner might obey it."""
+    return "".join(character for character in text if character.isprintable())
+
+
 def comment(env: Mapping[str, str]) -> int:
     """Create the comment, or update it; a token without permission is a notice, since the summary has the result."""
     if not env["PULL_REQUEST"].isdecimal():
         print("This event has no pull request, so there is nothing to comment on; the summary has the result.")
         return 0
-    if env["GITHUB_TOKEN"].startswith(PERSONAL):
-        fail("token: a person's token writes comments that are not found again; use that of the job, or of an app")
+    if Path(env["GITHUB_ACTION_PATH"]).resolve().is_relative_to(Path(env["GITHUB_WORKSPACE"]).resolve()):
+        cure = "name the repository and a version instead: enginebench/enginebench/comment@VERSION"
+        fail(f"a `uses: ./...` of the checkout runs what a pull request changed, beside a token that may write; {cure}")
     place = Path(env["RUNNER_TEMP"]) / "enginebench-results"
     folders = sorted(path for path in place.glob("enginebench-*") if path.is_dir() and not path.is_symlink())
     body, pull_request = format_comment(folders, env), int(env["PULL_REQUEST"])
-    api = GitHub(env["GITHUB_API_URL"], env["GITHUB_REPOSITORY"], env["GITHUB_TOKEN"])
+    api = GitHub(env["GITHUB_API_URL"], env["GITHUB_REPOSITORY"], env["GITHUB_TOKEN"], env["AUTHOR"])
     try:
         done = api.write_comment(pull_request, body)
     except Refused as refused:

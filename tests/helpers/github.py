@@ -56,6 +56,9 @@ class Runner:
             "GITHUB_EVENT_NAME": "pull_request",
             "GITHUB_REPOSITORY": "owner/name",
             "GITHUB_RUN_ID": "17",
+            "GITHUB_WORKFLOW": "models",
+            "GITHUB_JOB": "comment",
+            "GITHUB_WORKSPACE": str(workspace),
             "GITHUB_SERVER_URL": "https://github.example",
             **variables,
         }
@@ -143,12 +146,13 @@ class Api:
 
     def __init__(self, comments: list[dict[str, Any]], answers: list[tuple[int, dict[str, str]] | None]) -> None:
         self.comments, self.answers, self.calls, self.url = comments, answers, list[Call](), ""
+        self.login, self.explanation = "github-actions[bot]", "no"  # whose token it is; what a refusal is explained by
 
     def respond(self, call: Call) -> tuple[int, dict[str, str], Any]:
         self.calls.append(call)
         answer = self.answers.pop(0) if self.answers else None
         usual = self.carry_out(call) if answer is None or answer[0] == 504 else None
-        return (*answer, {"message": "no"}) if answer else usual or (404, {}, {"message": "Not Found"})
+        return (*answer, {"message": self.explanation}) if answer else usual or (404, {}, {"message": "Not Found"})
 
     def carry_out(self, call: Call) -> tuple[int, dict[str, str], Any] | None:
         path, _, query = call.path.partition("?")
@@ -156,14 +160,12 @@ class Api:
             size, page = (int(number) for number in re.findall(r"per_page=(\d+)&page=(\d+)", query)[0])
             return 200, {}, self.comments[size * (page - 1) : size * page]
         if call.method == "POST" and path == "/repos/owner/name/issues/5/comments":
-            made = {"id": 1000 + len(self.comments), "user": {"type": "Bot"}, "body": call.content["body"]}
+            made = {"id": 1000 + len(self.comments), "user": {"login": self.login}, "body": call.content["body"]}
             self.comments.append(made)
             return 201, {}, made
         number = re.fullmatch(r"/repos/owner/name/issues/comments/(\d+)", path)
         if call.method == "PATCH" and number:
             (found,) = [one for one in self.comments if one["id"] == int(number[1])]
-            if found.get("of another app"):
-                return 403, {}, {"message": "Resource not accessible by integration"}
             found["body"] = call.content["body"]
             return 200, {}, found
         return None

@@ -22,6 +22,7 @@ from two_sides import SAME, WRONG, disturb, make_drift, make_sides
 
 PAGE = ROOT / "docs" / "github-action.md"
 COMMENT = "Write the comment"
+BOT = "github-actions[bot]"
 GIVEN = {"model": "models/net.onnx", "against": "main"}
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -224,14 +225,14 @@ def keep(runner: Runner, name: str, content: BenchDocument | str) -> None:
         (folder / "bench.json").write_bytes(encode(content))
 
 
-def run_comment(runner: Runner, api: Api, number: str = "5") -> int:
+def run_comment(runner: Runner, api: Api, number: str = "5", **inputs: str) -> int:
     runner.variables["GITHUB_API_URL"] = api.url
     contexts = {
         "github.token": "secret",
         "github.event.pull_request.number": number,
         "github.event.pull_request.head.sha": SHA,
     }
-    return runner.run("comment", contexts)
+    return runner.run("comment", contexts, **inputs)
 
 
 def describe(median_ms: float, wrong: bool = False, busy: bool = False, **fields: Any) -> BenchDocument:
@@ -262,15 +263,27 @@ def test_the_comment_has_a_line_for_each_state(runner: Runner, state: str) -> No
     assert {call.token for call in api.calls} == {"secret"}
 
 
+def list_calls(api: Api) -> list[tuple[str, str]]:
+    return [(call.method, call.path.rpartition("/")[2]) for call in api.calls]
+
+
+def find_marker(runner: Runner) -> str:
+    found: str = load_script("tools/github_action.py").make_marker(runner.variables)
+    return found
+
+
 def test_one_comment_is_kept_up_to_date_whoever_else_writes_its_mark(runner: Runner) -> None:
+    """GitHub lets a token that may write change what others wrote: only what this author wrote is ours."""
     keep(runner, "net-1", describe(10.0))
-    mark = "<!-- enginebench -->"
-    people = [{"id": n, "user": {"type": "User"}, "body": f"{mark} from a person"} for n in range(120)]
-    other = {"id": 500, "user": {"type": "Bot"}, "body": f"another bot quotes {mark}"}
-    own = {"id": 600, "user": {"type": "Bot"}, "body": f"{mark}\nof an earlier run"}
-    with serve_api([*people, other, own, {"id": 700, "user": None, "body": None}]) as api:
+    mark = find_marker(runner)
+    people = [{"id": n, "user": {"login": "somebody"}, "body": f"{mark} from a person"} for n in range(120)]
+    app = {"id": 400, "user": {"login": "other[bot]"}, "body": f"{mark} from another app"}
+    quoting = {"id": 500, "user": {"login": BOT}, "body": f"another job quotes {mark}"}
+    own = {"id": 600, "user": {"login": BOT}, "body": f"{mark}\nof an earlier run"}
+    ghost = {"id": 700, "user": None, "body": None}
+    with serve_api([*people, app, quoting, own, ghost]) as api:
         assert run_comment(runner, api) == 0, runner.log
-    assert [(call.method, call.path.rpartition("/")[2]) for call in api.calls] == [
+    assert list_calls(api) == [
         ("GET", "comments?per_page=100&page=1"),
         ("GET", "comments?per_page=100&page=2"),
         ("PATCH", "600"),
@@ -278,14 +291,25 @@ def test_one_comment_is_kept_up_to_date_whoever_else_writes_its_mark(runner: Run
     assert "faster" in own["body"] and "earlier run" not in own["body"]
 
 
-def test_a_comment_of_another_app_with_our_mark_is_left_alone(runner: Runner) -> None:
-    """An app that repeats what people write could else keep ours from ever being written."""
+def test_of_two_comments_with_our_mark_none_keeps_old_figures(runner: Runner) -> None:
     keep(runner, "net-1", describe(10.0))
-    other = {"id": 1, "user": {"type": "Bot"}, "body": "<!-- enginebench --> of another", "of another app": True}
-    with serve_api([other]) as api:
+    own = [{"id": n, "user": {"login": BOT}, "body": f"{find_marker(runner)}\nof an earlier run"} for n in (1, 2)]
+    with serve_api([*own]) as api:
         assert run_comment(runner, api) == 0, runner.log
-    assert [call.method for call in api.calls] == ["GET", "PATCH", "POST"]
-    assert "faster" in api.comments[1]["body"] and "created the comment" in runner.log
+    assert [call.method for call in api.calls] == ["GET", "PATCH", "PATCH"]
+    assert not [one for one in own if "earlier run" in str(one["body"])]
+
+
+@pytest.mark.parametrize("name", ["GITHUB_WORKFLOW", "GITHUB_JOB"])
+def test_another_workflow_keeps_a_comment_of_its_own(runner: Runner, name: str) -> None:
+    """Else two workflows, each for its model, would overwrite each other's result."""
+    keep(runner, "net-1", describe(10.0))
+    with serve_api() as api:
+        assert run_comment(runner, api) == 0, runner.log
+        runner.variables[name] = "another"
+        (runner.temp / "enginebench-results").rename(runner.temp / "of the first")
+        assert run_comment(runner, api) == 0, runner.log
+    assert [call.method for call in api.calls] == ["GET", "POST", "GET", "POST"]
 
 
 def test_a_comment_whose_response_was_lost_is_not_written_twice(runner: Runner) -> None:
@@ -301,12 +325,34 @@ def test_a_limit_without_a_time_is_no_missing_permission() -> None:
     assert find_wait_s(403, {}, b'{"message": "Resource not accessible by integration"}') is None
 
 
-def test_a_token_of_a_person_is_refused(runner: Runner) -> None:
+def test_a_token_of_another_author_needs_its_name(runner: Runner) -> None:
+    """Else each run would write one more comment, and nobody would be told why."""
+    keep(runner, "net-1", describe(10.0))
     with serve_api() as api:
-        runner.variables["GITHUB_API_URL"] = api.url
-        contexts = {"github.event.pull_request.number": "5"}
-        assert runner.run("comment", contexts, token="github_pat_secret") == 2
-    assert not api.calls and "a person's token" in runner.log and "secret" not in runner.log
+        api.login = "models[bot]"
+        assert run_comment(runner, api) == 1
+        assert "it is by models[bot]" in runner.log and "give the action `author: models[bot]`" in runner.log
+        (runner.temp / "enginebench-results").rename(runner.temp / "of the first")
+        assert run_comment(runner, api, author="models[bot]") == 0, runner.log
+    assert [call.method for call in api.calls] == ["GET", "POST", "GET", "PATCH"] and len(api.comments) == 1
+
+
+def test_what_a_pull_request_may_have_changed_does_not_comment(runner: Runner, checkout: Path) -> None:
+    """`uses: ./comment` would be the pull request's own action, beside the token."""
+    with serve_api() as api:
+        runner.variables["GITHUB_WORKSPACE"] = str(ROOT)
+        assert run_comment(runner, api) == 2
+    assert not api.calls and "enginebench/enginebench/comment@VERSION" in runner.log
+
+
+def test_the_explanation_of_a_refusal_stays_on_its_line(runner: Runner) -> None:
+    keep(runner, "net-1", describe(10.0))
+    with serve_api(answers=[None, (403, {})]) as api:
+        api.explanation = "Unable to create comment because issue is locked.\n::error::obeyed\r" + "x" * 3_000
+        assert run_comment(runner, api) == 0, runner.log
+    (line,) = [line for line in runner.log.splitlines() if line.startswith("::")]
+    assert line.startswith("::notice::No permission to comment (POST ") and len(line) < 1_000
+    assert "(Unable to create comment because issue is locked." in line
 
 
 def test_several_models_share_the_comment(runner: Runner) -> None:
@@ -354,7 +400,7 @@ def test_what_a_pull_request_names_is_text(runner: Runner, place: str) -> None:
     shown = "".join(token.content for token in tokens if token.type == "inline")
     assert "evil" not in shown and "everyone" not in shown and "img" not in shown
     (mark,) = [token.content for token in tokens if token.type == "html_block"]
-    assert mark.strip() == "<!-- enginebench -->"
+    assert mark.strip() == find_marker(runner)
     (fence,) = [token.content for token in tokens if token.type == "fence"]
     assert "evil.example" in fence or place == "document"
 
@@ -410,6 +456,7 @@ LIMITED = {
     "not seen": ([(404, {})], 0, "`permissions: pull-requests: write`; for a pull request from a fork"),
     "moved": ([(301, {"location": "ELSEWHERE"})], 1, "HTTP 301"),
     "not understood": ([(422, {})], 1, "HTTP 422"),
+    "no such token": ([(401, {})], 1, "HTTP 401"),
 }
 
 
