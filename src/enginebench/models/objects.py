@@ -60,6 +60,11 @@ class _Passed(Struct, frozen=True, kw_only=True):
 _written: dict[str, WrittenObject] = {}
 
 
+def format_no_model(value: object) -> str:
+    """Format what is wrong with a MODEL that is neither text nor a module."""
+    return f"model is {name_type(value)}; expected a name, a path, or a torch.nn.Module with example_inputs"
+
+
 @contextmanager
 def allow_object(written: WrittenObject) -> Iterator[None]:
     """Let this process and its children open the pickle while the block runs."""

@@ -21,6 +21,7 @@ from enginebench.core.text import clean_lines
 from enginebench.engines.abilities import Composing
 from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend
 from enginebench.measure.machine import describe_machine
+from enginebench.models.objects import format_no_model
 from enginebench.options import Model, PathLike, Shared, Side, Texts, list_all_options
 from enginebench.report.progress import COLUMNS, LiveReporter, PlainReporter
 from enginebench.runs import request
@@ -54,6 +55,9 @@ def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenMod
             )
         yield TakenModel(text=os.fspath(model), name=os.fspath(model))
         return
+    # Without it there is no module either, and what is asked for is no reason to install it.
+    if sys.modules.get("torch") is None:
+        raise UsageError(format_no_model(model))
     from enginebench.models.torch.object_source import offer_module
 
     with offer_module(model, example_inputs) as offered:

@@ -272,6 +272,8 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
 @pytest.mark.feature("trtexec", "'run'", "'bench'", "'stages'")
 def test_every_verb_locks_what_it_runs_on(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, call, expected = VERBS[verb]
+    if verb == "stages":
+        pytest.importorskip("torch")  # whose factory makes this model
 
     @contextmanager
     def reach(devices: Iterable[str], **_: object) -> Iterator[None]:

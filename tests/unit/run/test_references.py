@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from msgspec.structs import replace
 
@@ -132,6 +133,8 @@ def test_products_that_the_default_rounds_are_measured_in_floats(bed: Bed, tmp_p
 
     Its default session is measured as it is, changed, and beside it the one that computes what the graph says.
     """
+    if onnxruntime.__version__ < "1.24":
+        pytest.skip("ONNX Runtime 1.23 computes such products in FP32")
     rng = np.random.default_rng(0)
     scale = np.where(np.arange(64) % 32, 1, 1000).astype(np.float32)  # one in each block, and no weight reads it
     weights = np.where(np.arange(64)[:, None] % 32, rng.integers(-90, 90, (64, 16)), 0).astype(np.int8)

@@ -69,6 +69,7 @@ def test_ranges_are_taken_from_the_users_entries(cli: Cli, tmp_path: Path) -> No
 
 def test_a_module_is_exported_and_checked_with_the_users_entries(cli: Cli, tmp_path: Path) -> None:
     """Its factory brings no examples, and its ids must stay below seven: what is made up would leave the table."""
+    pytest.importorskip("torch")
     (tmp_path / "own_ids.py").write_text(
         "import torch\n"
         "class Words(torch.nn.Embedding):\n"

@@ -87,6 +87,7 @@ def test_a_configuration_is_asked_for_with_all_that_was_given() -> None:
     ],
 )
 def test_what_no_engine_runs_is_refused_before_there_is_a_request(engines: str, precision: str, reason: str) -> None:
+    pytest.importorskip("torch")
     asked = {"engines": read_engines(engines), "precisions": [parse_precision(precision)], "batches": None}
     with pytest.raises(BackendUnavailable, match=f"^no configuration can run here:[ \n-]+{reason}"):
         make_request("digits-mlp", fill(**COMMON), measure=MeasureSpec(), **asked)

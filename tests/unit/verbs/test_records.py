@@ -1,6 +1,7 @@
 """Options: one declaration for Python callers, help() and the command line, and what is refused by it."""
 
 import inspect
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -109,6 +110,14 @@ def test_what_is_no_model_is_named(model: Any) -> None:
         UsageError, match=rf"model is an? {type(model).__name__}; expected a name, a path, or a torch.nn"
     ):
         enginebench.run(model, engines="fake")
+
+
+def test_what_is_no_model_is_named_where_there_is_no_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation of PyTorch would not make a model of it."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "enginebench.models.torch.object_source", raising=False)
+    with pytest.raises(UsageError, match=r"model is an int; expected a name, a path, or a torch.nn"):
+        enginebench.run(3, engines="fake")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("given", ["1, 8", [1, 8], (1, 8)])

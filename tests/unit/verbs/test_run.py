@@ -14,6 +14,7 @@ FAST = ("--warmup", "2", "--iters", "30")
 
 
 def test_an_onnx_model_skips_pytorch_with_the_reason(cli: Cli, tiny_onnx: Path) -> None:
+    pytest.importorskip("torch")
     few = ("--processes", "1", "--json", "--out", "r")
     done = cli("run", tiny_onnx, "--engines", "pytorch,fake,fake:seed=2", *FAST, *few, code=0)
     rows = json.loads(done.stdout)["rows"]
@@ -46,6 +47,7 @@ def test_a_stored_run_shows_nobodys_home(finished_run: Path) -> None:
 
 
 def test_engines_of_a_gpu_are_asked_for_on_a_gpu_that_is_there(cli, tiny_onnx, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("torch")
     monkeypatch.setattr(environments, "find_gpu_name", {0: "one", 1: "other"}.get)
     done = cli("run", tiny_onnx, "--quick", "--device", "cuda:0")
     assert "ort-cuda" in done.stdout and "openvino" not in done.stdout

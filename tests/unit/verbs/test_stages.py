@@ -152,6 +152,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(cli: Cli, tmp_path: Path) -> 
 
 
 def test_fewer_pictures_than_a_batch_are_refused(cli: Cli) -> None:
+    pytest.importorskip("torch")
     done = cli("stages", "digits-cnn", "--n", 3, "--batch", 4)
     assert done.returncode == 2
     assert "less than a batch of 4" in done.stderr
@@ -186,6 +187,7 @@ def test_the_table_fits_80_columns_and_shows_the_slowest(cli: Cli, tiny_onnx: Pa
 
 @pytest.mark.feature("fpga")
 def test_an_engine_without_layers_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     done = cli("profile", "digits-mlp", "--engine", "fpga-sim", code=3)
     assert "cannot time its layers; these can: pytorch, " in done.stderr
 

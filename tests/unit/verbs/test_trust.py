@@ -215,6 +215,7 @@ def test_what_a_stored_file_names_is_neither_run_nor_opened(cli, place, watch, c
         assert cli(*command[:-1]).returncode == 0
         trust._named.clear()
     if poison is name_package:
+        pytest.importorskip("torch")  # a package is one of this PyTorch
         write_package(place)
     for folder in ("r", "b", "t", "s", "l"):
         change(place / folder, poison)
@@ -231,6 +232,7 @@ def test_what_a_stored_file_names_is_neither_run_nor_opened(cli, place, watch, c
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="makes a library that leaves a mark")
 def test_a_stored_package_is_opened_only_where_the_command_allows_native_code(cli, place, watch, monkeypatch) -> None:
+    pytest.importorskip("torch")
     monkeypatch.chdir(place)
     write_package(place)
     change(place / "r", name_package)

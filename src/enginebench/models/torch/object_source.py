@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from enginebench.core.errors import ModelError, UsageError, explaining, importing
 from enginebench.core.store import open_temporary, write_atomic
-from enginebench.core.text import first_line, name_type
-from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths
+from enginebench.core.text import first_line
+from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths, format_no_model
 
 with importing("{}, which modules need,", 'pip install "enginebench[torch]"'):
     import cloudpickle
@@ -53,10 +53,7 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
         example_inputs: a tensor or array, several of them, or {parameter of `forward`: tensor}.
     """
     if not isinstance(module, nn.Module):
-        raise UsageError(
-            f"model is {name_type(module)}; expected a name, a path, or a torch.nn.Module with example_inputs"
-            f"{explain_program(module)}"
-        )
+        raise UsageError(f"{format_no_model(module)}{explain_program(module)}")
     flat, examples = split_examples(module, example_inputs)
     data = pack_module(flat, examples)
     sha256 = hashlib.sha256(data).hexdigest()

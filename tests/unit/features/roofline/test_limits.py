@@ -197,6 +197,7 @@ def test_a_run_says_why_stored_peaks_are_not_used(damaged: bool, tmp_path: Path,
 
 
 def test_a_run_whose_engines_need_no_graph_has_one_counted(tmp_path: Path, children: Children) -> None:
+    pytest.importorskip("torch")
     store(40.0)
     run_model(replace(REQUEST, engines=(("pytorch", {}),)), tmp_path / "r", reporter=Silent())
     record, results = read_results(tmp_path / "r")
@@ -206,6 +207,8 @@ def test_a_run_whose_engines_need_no_graph_has_one_counted(tmp_path: Path, child
 
 
 def test_a_configuration_whose_graph_cannot_be_made_says_so(tmp_path, children, monkeypatch) -> None:
+    pytest.importorskip("torch")
+
     def fail(*_: object, **__: object) -> None:
         raise ModelError("its branches depend on its inputs")
 
