@@ -11,13 +11,16 @@ from enginebench.runs.site import write_site
 from stored_run import make_results, write_run
 
 RUNS = 100
+# Of a stored run, whose texts are anybody's: no space to break it at, and markup that must stay text.
+LONG = f"<img src=x onerror='window.ran=1'><script>window.ran=1</script>{'x' * 150}"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("site")
     for number in range(RUNS):
-        results = [replace(row, model=f"net-{number % 10}") for row in make_results(processes=2, n=5)]
+        model = f"net-{number % 10}" if number % 10 else LONG
+        results = [replace(row, model=model) for row in make_results(processes=2, n=5)]
         write_run(home / "results" / f"run {number}", results)
     assert write_site(home / "results", home / "site").configurations == 5 * RUNS
     return home / "site" / "index.html"
@@ -47,5 +50,6 @@ def test_five_hundred_configurations_are_sorted_and_filtered(visit: Callable[...
 def test_no_window_is_too_narrow_for_the_model_and_its_time(visit: Callable[..., Any], site: Path, width: int) -> None:
     page = visit(site, width=width).page
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("window.ran") is None and page.locator("img[src=x]").count() == 0
     head = page.locator("table[data-file=index] thead th", has_text="model")
     assert head.bounding_box()["x"] < width
