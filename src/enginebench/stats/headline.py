@@ -175,55 +175,56 @@ def make_headline(
         for_calls: the times are those of a new process with so many calls each; None: of single calls.
     """
     ranked = order_by_speed(group)
-    baseline = find_today([assessment.result for assessment in group], engine)
+    baseline = find_today([one.result for one in group], engine)
     today = baseline.result
     equal, equivalent, unknown = _find_ties(chosen, margin)
     kept = today if baseline.owned or engine != EAGER else None  # not what is merely the first
-    assessment = _choose_among_equals(equal, kept, margin, equivalent=equivalent)
-    tied = [one for one in equal if one.result.id != assessment.result.id]
-    behind = [slower for one in tied if (slower := _find_behind(one, assessment, margin)) is not None]
+    named = _choose_among_equals(equal, kept, margin, equivalent=equivalent)
+    tied = [one for one in equal if one.result.id != named.result.id]
+    behind = [slower for one in tied if (slower := _find_behind(one, named, margin)) is not None]
     near = [one for one in tied if one.result.id not in {slower.id for slower in behind}]
-    is_today = today is not None and today.id == assessment.result.id
-    comparison = _compare_with(today, assessment, margin)
+    is_today = today is not None and today.id == named.result.id
+    comparison = _compare_with(today, named, margin)
     if is_today:  # then the next one's ratio shows how it compares
-        comparison = next((_compare_with(today, one, margin) for one in ranked if one is not assessment), None)
-    rank = [one.result.id for one in ranked].index(assessment.result.id)
+        comparison = next((_compare_with(today, one, margin) for one in ranked if one is not named), None)
+    rank = [one.result.id for one in ranked].index(named.result.id)
     faster = next((one for one in ranked[:rank] if one.result.id in reasons), None)
-    strict = next((one for one in group if one.result.id == assessment.baseline and is_plain_fp32(one.result)), None)
+    strict = next((one for one in group if one.result.id == named.baseline and is_plain_fp32(one.result)), None)
     plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
-    other = strict is not None and not plain and strict.result.id != assessment.result.id
+    other = strict is not None and not plain and strict.result.id != named.result.id
     measured = [one for one in group if one.summary]
-    outputs, outputs_reason = _assess_named_outputs(assessment, group, scored)
+    excess = excesses.get(named.result.id)
+    outputs, outputs_reason = _assess_named_outputs(named, group, scored)
     alone = faster is not None and faster.outputs == "changed" and len(chosen) == 1
     return Headline(
-        batch=assessment.result.engine.batch,
-        shapes=format_bucket(assessment.result.engine),
-        scope=assessment.result.measure.scope,
-        cache=assessment.result.measure.cache,
+        batch=named.result.engine.batch,
+        shapes=format_bucket(named.result.engine),
+        scope=named.result.measure.scope,
+        cache=named.result.measure.cache,
         state=_find_state(measured=len(measured), tied=bool(tied), is_today=is_today, alone=alone),
-        id=assessment.result.id,
+        id=named.result.id,
         baseline=today.id if today else None,
         is_today=baseline.owned,
         ratio=comparison.ratio if comparison and not is_today else None,
         ratio_validity=comparison.ratio_validity if comparison else None,
         ratio_reason=baseline.lost or _explain_ratio(comparison),
         strict=strict.result.id if strict and other else None,
-        strict_ratio=assessment.speedup if other else None,
+        strict_ratio=named.speedup if other else None,
         tied_with=tuple(one.result.id for one in tied),
         equivalent=equivalent,
         tie_reason=unknown,
         behind=tuple(behind),
-        choice=_format_choice(assessment, near, is_today),
+        choice=_format_choice(named, near, is_today),
         outputs=outputs,
         outputs_reason=outputs_reason,
-        keeps_p99=assessment.result.id not in excesses or excesses[assessment.result.id].p99_ms is None,
-        unmet=excesses[assessment.result.id].needs if assessment.result.id in excesses else (),
+        keeps_p99=excess is None or excess.p99_ms is None,
+        unmet=excess.needs if excess is not None else (),
         refused=tuple(reasons),
         for_calls=for_calls,
-        total_ms=assessment.summary.p50 if assessment.summary and for_calls is not None else None,
+        total_ms=named.summary.p50 if named.summary and for_calls is not None else None,
         rejected=_reject(faster, today, reasons, margin, scored) if faster is not None else None,
         validity=find_worst(
-            one.validity for one in measured if one.result.id in (assessment.result.id, today and today.id)
+            one.validity for one in measured if one.result.id in (named.result.id, today and today.id)
         ),
         disturbed=sum(one.validity != "valid" for one in measured),
         measured=len(measured),
@@ -231,7 +232,7 @@ def make_headline(
 
 
 def _reject(faster: Assessment, today: Result | None, reasons: dict[str, str], margin: float, scored: str) -> Rejected:
-    """Say of a configuration that is faster than the one named why it is not named."""
+    """Return a configuration that is faster than the named one, with the reason why it is not named."""
     comparison = _compare_with(today, faster, margin)
     return Rejected(
         id=faster.result.id,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import EngineBenchError
 from enginebench.core.records import EngineSpec
 from enginebench.engines.registry import find_entry
 
@@ -64,11 +63,3 @@ def find_level(engine: EngineSpec, is_right: Right) -> EngineSpec | None:
     at = option.choices.index(engine.options.get("opt", option.choices[0]))
     lower = (with_options(engine, {"opt": level}) for level in option.choices[at + 1 :])
     return next((spec for spec in lower if is_right(spec)), None)
-
-
-def check_right(is_right: Right, spec: EngineSpec) -> bool:
-    """Whether an engine is right; one that cannot run the graph is none."""
-    try:
-        return is_right(spec)
-    except EngineBenchError:
-        return False
