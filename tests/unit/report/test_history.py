@@ -52,6 +52,22 @@ def test_a_mix_has_its_shapes_with_their_weights(tmp_path: Path) -> None:
     assert {row.shapes for row in read_history(tmp_path / "runs").rows} == {"batch=1:0.75,batch=8:0.25"}
 
 
+def test_figures_over_time_are_in_milliseconds_and_a_bound_on_a_build_is_none() -> None:
+    result = replace(next(one for one in make_results() if one.measurements), build_s=3.0)
+    latency_ns = [ns for one in result.measurements for ns in one.latency_ns]
+    row = history.summarize_row(result, "runs/a/rows/x.json", 0.0)
+    assert row.mean_ms == pytest.approx(sum(latency_ns) / len(latency_ns) / 1e6) and row.build_s == 3.0
+    assert history.summarize_row(replace(result, built_beside=2), "runs/a/rows/x.json", 0.0).build_s is None
+
+
+def test_figures_of_an_older_form_are_computed_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_history(runs)
+    reads, original = list[Path](), history.read_result
+    monkeypatch.setattr(history, "_CACHE_FORM", history._CACHE_FORM + 1)
+    monkeypatch.setattr(history, "read_result", lambda path: reads.append(path) or original(path))
+    assert len(read_history(runs).rows) == 12 and len(reads) >= 12
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00nonsense", b"\x93\x63\x80\x80"])
 def test_a_damaged_cache_is_made_again(runs: Path, tmp_path: Path, content: bytes) -> None:
     document = read_history(runs)

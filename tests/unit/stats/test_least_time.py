@@ -75,6 +75,11 @@ def test_a_clock_that_is_not_known_to_be_the_highest_is_the_highest_of_all(
     assert found == pytest.approx(1e3 * 1e9 / (32 * 2 * highest * 1e6))
 
 
+def test_the_fastest_precision_that_ran_counts_beside_tf32() -> None:
+    machine = replace(XEON, gpus=(Gpu(index=0, name="NVIDIA H200", driver="", memory_bytes=1, sm_clock_max_mhz=1000),))
+    assert bound(machine, "tf32", "int8", device="cuda:0") == bound(machine, "int8", device="cuda:0")
+
+
 def test_without_pinning_all_processors_of_the_machine_count() -> None:
     found = bound_call_ms(PRODUCTS, ["fp32"], "cpu", XEON, pinned=None, threads=2)
     assert found == pytest.approx(bound(XEON, "fp32") * 2 / 8)

@@ -16,7 +16,7 @@ from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettin
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import LoadCandidate, Prober, draw_samples, name_row
-from enginebench.features.load.sections import format_capacity, list_load
+from enginebench.features.load.sections import COLUMNS, format_capacity, list_load
 from enginebench.features.load.serving import Batcher
 from enginebench.features.load.winners import load_row
 from enginebench.measure.watch import make_block
@@ -132,6 +132,13 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
         document = LoadDocument(rows=(row,), points=points, machine=machine, **told)
         shown = " ".join(format_text(list_load(document)).split())
         assert text in shown and "GPU: H200" in shown
+
+
+def test_requests_that_were_not_done_and_doubtful_rates_are_seen_in_the_table() -> None:
+    texts = {column.title: column.text for column in COLUMNS}
+    half = replace(POINT, offered=100, completed=50, utilisation=0.456, validity="suspect")
+    assert (texts["done"](POINT), texts["done"](half), texts["busy"](half)) == ("9", "50/100", "46%")
+    assert texts["req/s"](half) == f"~ {texts['req/s'](POINT)}"
 
 
 def test_a_warning_is_reported_once_and_percentiles_of_few_requests_are_marked() -> None:
