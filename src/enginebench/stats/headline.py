@@ -223,9 +223,7 @@ def make_headline(
         for_calls=for_calls,
         total_ms=named.summary.p50 if named.summary and for_calls is not None else None,
         rejected=_reject(faster, today, reasons, margin, scored) if faster is not None else None,
-        validity=find_worst(
-            one.validity for one in measured if one.result.id in (named.result.id, today and today.id)
-        ),
+        validity=find_worst(one.validity for one in measured if one.result.id in (named.result.id, today and today.id)),
         disturbed=sum(one.validity != "valid" for one in measured),
         measured=len(measured),
     )
