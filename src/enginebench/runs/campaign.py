@@ -116,14 +116,12 @@ class Campaign:
             configuration for configuration in self._results.configurations.values() if configuration.skip is None
         ]
         early = self._list_early(wanted)
-        # Nothing is timed beside a build, so that what is being built comes before the first look.
-        first = [*early, *(c for c in self._builder.list_begun() if c not in early)] if early else []
         # Those of the first look count once more when the others are built.
         steps = sum(count_builds(configuration) + configuration.measure.processes for configuration in wanted)
-        self._reporter.begin(steps + len(early) + len(first))
+        self._reporter.begin(steps + 2 * len(early))
         if early:
             self._parts.begin("builds")
-            self._builder.prepare(first)
+            self._builder.prepare(early)
             self._look_first(early)
         self.check()
         self._reopen_leaders()
@@ -141,9 +139,12 @@ class Campaign:
     def _list_early(self, configurations: Sequence[PlannedConfiguration]) -> list[PlannedConfiguration]:
         """Return the configurations to measure once before the slow builds of the others; [] if that gains nothing.
 
-        A continued run has its first table already, and a single configuration has nothing to be compared with.
+        What was begun during the export is among them, however long it builds: nothing is timed beside a build, so
+        that it is done by then. A continued run has its first table already, and a single configuration has nothing to
+        be compared with.
         """
-        early = [configuration for configuration in configurations if not builds_slowly(configuration.engine)]
+        being_built = self._builder.list_begun()
+        early = [c for c in configurations if not builds_slowly(c.engine) or c in being_built]
         begun = any(map(list_trials, self._results.current.values()))
         several = any(count_builds(configuration) > 1 for configuration in configurations)
         if begun or several or not 1 < len(early) < len(configurations):

@@ -309,7 +309,7 @@ def test_a_builder_that_times_kernels_works_during_the_export_on_a_gpu_alone(
 @pytest.mark.usefixtures("two_workers", "slow_builds")
 def test_what_is_built_during_the_export_is_done_before_anything_else_runs(bed: Bed, monkeypatch) -> None:
     """Neither checks of other engines nor a first look disturb a builder that times kernels."""
-    rows, before = [bed.plan(seed) for seed in "1352"], list[int]()
+    rows, before = [bed.plan(seed) for seed in "13524"], list[int]()
     monkeypatch.setattr(building, "tunes", lambda engine: engine.options["seed"] == "2")
     on_gpu = replace(rows[3], engine=replace(rows[3].engine, device="cuda:0"))
     begun = bed.start().begin(on_gpu)
@@ -321,15 +321,29 @@ def test_what_is_built_during_the_export_is_done_before_anything_else_runs(bed: 
 
     monkeypatch.setattr(building, "wait_until_sure", note)
     reporter = Counting()
-    campaign_run = bed.start(*rows[:3], on_gpu, reporter=reporter)
+    campaign_run = bed.start(*rows[:3], on_gpu, rows[4], reporter=reporter)
     campaign_run.take_over({on_gpu.id: begun})
     results = campaign_run.run()
     assert before[0] == 0
     events = list_events(bed)
     assert events.index(("PrepareJob", "2", None)) < events.index(("MeasureJob", "1", FIRST_LOOK))
-    assert events.count(("PrepareJob", "2", None)) == 1 and ("MeasureJob", "2", FIRST_LOOK) not in events
-    assert [result.status for result in results] == ["ok"] * 4
+    assert events.count(("PrepareJob", "2", None)) == 1
+    assert events.count(("MeasureJob", "2", FIRST_LOOK)) == 1, "it is built by then"
+    assert [result.status for result in results] == ["ok"] * 5
     assert reporter.total == reporter.advanced
+
+
+@pytest.mark.usefixtures("two_workers", "slow_builds")
+def test_a_module_alone_is_measured_beside_what_was_compiled_during_the_export_before_a_long_build(bed: Bed) -> None:
+    """PyTorch, its compiled code, and TensorRT: the first table does not wait for the plan."""
+    rows = [bed.plan(seed) for seed in "124"]
+    begun = bed.start().begin(rows[1])
+    assert begun is not None
+    run_with(bed.start(*rows), rows[1], begun)
+    events = list_events(bed)
+    looks = [event for event in events if event[2] == FIRST_LOOK]
+    assert looks == [("MeasureJob", seed, FIRST_LOOK) for seed in "12"]
+    assert events.index(looks[-1]) < events.index(("PrepareJob", "4", None))
 
 
 @pytest.mark.usefixtures("slow_builds")
