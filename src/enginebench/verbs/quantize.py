@@ -16,7 +16,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.features import require_hook
 from enginebench.core.hooks import RegionEngineCheck, SlowRegions
 from enginebench.core.names import escape_precision, format_precision, name_mix, parse_precision
-from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes, quantizes_weights_only
+from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.core.warnings import format_warning
@@ -170,7 +170,7 @@ def quantize_file(
     from enginebench.models.precision.calibration_data import open_input_data
     from enginebench.models.precision.exclusion import read_exclusion
     from enginebench.models.precision.graph import count_quantizers, load_whole_graph
-    from enginebench.models.precision.macs import measure_coverage
+    from enginebench.models.precision.quantize import find_coverage
     from enginebench.models.precision.quantize import quantize as convert
     from enginebench.models.precision.tensorrt_check import find_refusals
 
@@ -208,15 +208,16 @@ def quantize_file(
             made = convert(artifact, to, recipe, out, calibration=ranges, data=data, exclude=names, threads=threads)
     seconds, model = time.perf_counter() - start, load_whole_graph(out)
     quantizers, dequantizers = count_quantizers(model)
-    in_eight_bits = made.precision in FEW_BITS
+    # A graph in FP32 that was quantized for TensorRT has been checked: what breaks a rule was refused.
+    refusals = [] if artifact.precision == "fp32" and made.recipe == "tensorrt" else find_refusals(model)
     return QuantizeDocument(
         artifact=replace(made, path=str(out)),
         parent_bytes=sum(file.size_bytes for file in artifact.files),
         size_bytes=sum(file.size_bytes for file in made.files),
         quantizers=quantizers,
         dequantizers=dequantizers,
-        coverage=measure_coverage(model, quantizes_weights_only(made.recipe)) if in_eight_bits else None,
-        tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in find_refusals(model)),
+        coverage=find_coverage(made, model) if made.precision in FEW_BITS else None,
+        tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in refusals),
         seconds=seconds,
     )
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,17 @@ def test_data_that_has_gone_is_missed(folder: Path) -> None:
     (folder / "x.npy").unlink()
     with pytest.raises(ArtifactError, match="no such file"):
         call(quantize, "mlp.onnx", "--to", "int8@nncf", "--calib", "calib.json")
+
+
+@pytest.mark.parametrize("to", ["int8@tensorrt", "int8@cpu"])
+def test_what_a_large_graph_takes_a_second_for_is_done_once(
+    folder: Path, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for module, name in (("quantize", "measure_coverage"), ("tensorrt_check", "find_refusals")):
+        place = f"enginebench.models.precision.{module}.{name}"
+        real = resolve_name(place)
+        monkeypatch.setattr(place, lambda *a, _real=real, _name=name, **k: (done.append(_name), _real(*a, **k))[1])
+    made = call_json(quantize, "mlp.onnx", "--to", to, "--calib", "x.npy")
+    assert sorted(done) == ["find_refusals", "measure_coverage"]
+    assert made["coverage"] == 1 and bool(made["tensorrt_refusals"]) == (to == "int8@cpu")

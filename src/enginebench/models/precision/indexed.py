@@ -67,6 +67,8 @@ class IndexedModel(ONNXModel):  # type: ignore[misc]  # onnxruntime has no types
 
     def remove_nodes(self, nodes_to_remove: Iterable[NodeProto]) -> None:
         doomed = {node.SerializeToString() for node in nodes_to_remove}
+        if not doomed:
+            return
         remove_where(self.model.graph.node, lambda node: node.SerializeToString() in doomed)
         self._index()
 

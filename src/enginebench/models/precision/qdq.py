@@ -182,10 +182,13 @@ def quantize_residuals(model: ModelProto, ranges: Mapping[str, TensorRange], exc
     Source: "Q/DQ placement recommendations" in NVIDIA's TensorRT developer guide: quantize the residual input of skip
         connections; layers that do not commute with Q/DQ need a pair of their own.
     """
+    sums = [node for node in model.graph.node if node.op_type == "Add" and node.name not in exclude]
+    if not sums:
+        return
     producers, consumers = make_producers(model), make_consumers(model)
     producers = {tensor: node for tensor, node in producers.items() if node.name not in exclude}
     order = {node.name: i for i, node in enumerate(model.graph.node)}
-    for node in [n for n in model.graph.node if n.op_type == "Add" and n.name not in exclude]:
+    for node in sums:
         skipping = _find_skipping_input(node, producers, consumers, order)
         skip = node.input[skipping] if skipping is not None else ""
         if skip in ranges:

@@ -5,6 +5,7 @@ are left to NVIDIA's own parser, which each build runs first, and which names th
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +70,9 @@ def _list_graph_refusals(graph: GraphProto, outside: _Scope) -> Iterator[Refusal
     }
     constants |= {tensor.name: tensor for tensor in graph.initializer}
     scope = _Scope({**outside.constants, **constants}, {**outside.producers, **make_producers(graph)})
+    # A pair shares its scale and its zero point, and many pairs share theirs.
+    find_scale_reasons = cache(lambda name: tuple(_list_scale_refusals(name, scope)))
+    find_zero_point_reasons = cache(lambda name: tuple(_list_zero_point_refusals(name, scope)))
     for node in graph.node:
         reasons: list[str] = []
         if node.op_type in DYNAMIC_OPS:
@@ -76,7 +80,9 @@ def _list_graph_refusals(graph: GraphProto, outside: _Scope) -> Iterator[Refusal
         elif node.op_type in FUSED_OPS:
             reasons = [f"{node.op_type} is ONNX Runtime's own form; only QuantizeLinear and DequantizeLinear are taken"]
         elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            reasons = [*_list_scale_refusals(node.input[1], scope), *_list_zero_point_refusals(node, scope)]
+            zero_point = node.input[2] if len(node.input) > 2 else ""
+            reasons = [*find_scale_reasons(node.input[1]), *_list_type_refusals(node, zero_point, scope)]
+            reasons += find_zero_point_reasons(zero_point)
         yield from (Refusal(node.name or node.output[0], reason) for reason in reasons)
         for inner in read_graphs(node):
             yield from _list_graph_refusals(inner, scope)
@@ -107,17 +113,19 @@ def _depends_on_input(name: str, scope: _Scope) -> bool:
     return False
 
 
-def _list_zero_point_refusals(node: NodeProto, scope: _Scope) -> Iterator[str]:
-    name = node.input[2] if len(node.input) > 2 else ""
-    output_dtype = next((a.i for a in node.attribute if a.name == "output_dtype"), TensorProto.UNDEFINED)
+def _list_type_refusals(node: NodeProto, zero_point: str, scope: _Scope) -> Iterator[str]:
     # Without a zero point the quantized type is that of the input, or the one that `output_dtype` requests.
-    quantized = scope.constants.get(name or node.input[0])
-    if not name and node.op_type == "QuantizeLinear":
+    quantized = scope.constants.get(zero_point or node.input[0])
+    if not zero_point and node.op_type == "QuantizeLinear":
+        output_dtype = next((a.i for a in node.attribute if a.name == "output_dtype"), TensorProto.UNDEFINED)
         if output_dtype not in QUANTIZED_TYPES:
             yield "no zero point: the output is uint8; expected int8"
     elif quantized is not None and quantized.data_type == TensorProto.INT32:
         yield "dequantizes int32, as quantized biases are; expected a float bias"
     elif quantized is not None and quantized.data_type not in QUANTIZED_TYPES:
         yield f"quantized type {TensorProto.DataType.Name(quantized.data_type).lower()}; expected int8 or float8e4m3fn"
+
+
+def _list_zero_point_refusals(name: str, scope: _Scope) -> Iterator[str]:
     if name in scope.constants and np.any(numpy_helper.to_array(scope.constants[name]).astype(np.float32) != 0):
         yield f"zero point {name!r} is not 0; expected symmetric quantization"
