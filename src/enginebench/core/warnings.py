@@ -282,7 +282,7 @@ TEMPLATES: dict[str, Template] = {
         "how-we-measure.md",
     ),
     "outputs_differ.optimizer": Template(
-        "onnxruntime's optimizer changes this graph's outputs; {kept} keeps them",
+        "onnxruntime's {cause} this graph's outputs; {kept} keeps them",
         "use {kept}, or another engine",
         "how-we-measure.md",
     ),

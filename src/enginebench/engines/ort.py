@@ -71,9 +71,11 @@ def make_session_options(spec: EngineSpecLike, options: Mapping[str, str]) -> An
     settings = make_plain_options(spec.threads, opt, options["disable"])
     for key, value in SPINNING[options["spinning"]].items():
         settings.add_session_config_entry(key, value)
-    if options["accuracy_level"]:  # unset, it is ONNX Runtime's own: what a program without settings gets is measured
+    # Unset, both are ONNX Runtime's own: what a program without settings gets is measured.
+    if options["accuracy_level"]:
         settings.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", options["accuracy_level"])
-    keep_sums_exact(settings)
+    if options["sums"] == "exact":
+        keep_sums_exact(settings)
     settings.enable_cpu_mem_arena = options["arena"] != "none"
     if options["arena"] == "shared":
         share_arena()

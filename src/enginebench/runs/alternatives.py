@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import configuration_id, format_engine, show_engine
 from enginebench.core.recipes import BF16
-from enginebench.core.records import Artifact, Result
+from enginebench.core.records import Artifact, EngineSpec, Result
 from enginebench.core.warnings import make_warning
 from enginebench.engines.registry import find_entry
 from enginebench.measure.machine import read_instructions
@@ -24,7 +24,7 @@ from enginebench.runs.families import is_attentive
 from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedConfiguration
 from enginebench.runs.progress import Reporter
-from enginebench.runs.references import References, list_lower_engines, runs_own_graph
+from enginebench.runs.references import References, list_exact_engines, list_lower_engines, runs_own_graph
 from enginebench.runs.results import ResultStore, add_warnings, has_changed, has_outputs, label
 from enginebench.runs.targets.sources import describe_graph, make_graph
 from enginebench.stats.compare import Comparison, compare
@@ -37,6 +37,8 @@ SUITED_SHARE = 0.6
 # The same for a transformer in OpenVINO on a CPU that multiplies in BF16, where the rest gains, too: ViT-tiny by `nncf`
 # spends 86% in INT8 on an EPYC with VNNI, and took 1.18 times as long as by `tensorrt` beside BF16.
 SUITED_BESIDE_BF16 = 0.9
+# Which default of ONNX Runtime changed the outputs, by the setting that keeps them; else it is the optimizer.
+CAUSES = {"sums": "saturating 8-bit sums change", "accuracy_level": "8-bit activations change"}
 
 
 class Alternatives:
@@ -55,13 +57,19 @@ class Alternatives:
         self._reporter = reporter
 
     def add_lower_levels(self) -> None:
-        """Add, for ONNX Runtime if its optimizer changes the outputs, the highest level that does not."""
+        """Add, for ONNX Runtime if its defaults change the outputs, what does not: exact products, or a lower level.
+
+        Of a graph that was made in few bits here, only exact products: with less optimization it is as far from FP32.
+        """
         for configurations in self._results.list_alike():
             for configuration in configurations:
                 result = self._results.current[configuration.id]
-                own = runs_own_graph(configuration) and configuration.inputs_of is None and has_outputs(result)
-                if own and has_changed(result) and self._blames_optimizer(result):
-                    self._add_lower_level(configuration, configurations)
+                if configuration.inputs_of is not None or not has_outputs(result) or not has_changed(result):
+                    continue
+                if not runs_own_graph(configuration):
+                    self._add_first_kept(configuration, list_exact_engines(configuration.engine), configurations)
+                elif self._blames_optimizer(result):
+                    self._add_first_kept(configuration, list_lower_engines(configuration.engine), configurations)
 
     def _blames_optimizer(self, result: Result) -> bool:
         """Return whether less optimization may mend changed outputs: the unchanged graph itself has the right ones."""
@@ -69,10 +77,13 @@ class Alternatives:
             return True
         return any(warning.template == "outputs_differ.engine" for warning in result.warnings)
 
-    def _add_lower_level(
-        self, configuration: PlannedConfiguration, configurations: Sequence[PlannedConfiguration]
+    def _add_first_kept(
+        self,
+        configuration: PlannedConfiguration,
+        engines: Sequence[EngineSpec],
+        configurations: Sequence[PlannedConfiguration],
     ) -> None:
-        engines = list_lower_engines(configuration.engine)
+        """Add the first of these engines that keeps the outputs."""
         tried = [
             replace(
                 configuration,
@@ -87,7 +98,9 @@ class Alternatives:
                 self._try_level(lower, configurations)
             kept = self._results.current.get(lower.id)
             if kept is not None and has_outputs(kept) and kept.drift is not None and kept.drift.passed:
-                warning = make_warning("outputs_differ.optimizer", kept=format_engine(lower.engine))
+                added = lower.engine.options.keys() - configuration.engine.options.keys()
+                cause = next((CAUSES[key] for key in CAUSES if key in added), "optimizer changes")
+                warning = make_warning("outputs_differ.optimizer", cause=cause, kept=format_engine(lower.engine))
                 self._results.save_if_new(add_warnings(self._results.current[configuration.id], warning))
                 return
 

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import configuration_id as make_id
-from enginebench.core.recipes import FEW_BITS
+from enginebench.core.recipes import FEW_BITS, quantizes_weights_only
 from enginebench.core.records import Artifact, EngineSpec, ReferenceKind, Result
 from enginebench.core.shapes import PAD, size_axes
+from enginebench.core.sums import sums_saturate
 from enginebench.core.warnings import make_warning
 from enginebench.engines.refusals import shorten_words
 from enginebench.engines.registry import is_simulated, takes
@@ -94,10 +95,28 @@ def describe_graph_engine(configuration: PlannedConfiguration, graph: Artifact) 
     return replace(plain, precision=graph.precision, recipe=graph.recipe, shapes=own.shapes, traffic=own.traffic)
 
 
+def list_exact_engines(engine: EngineSpec) -> list[EngineSpec]:
+    """ONNX Runtime with each setting by which products of few bits are what the graph says; [] where there is none.
+
+    Sums of 8-bit products that do not saturate, where this processor's do; and products with weights in few bits in
+    FP32: fused, they are in INT8 unless another level is named.
+    """
+    if engine.backend != "ort" or engine.options.get("ahead") == "1" or engine.options.get(PAD):
+        return []
+    settings = []
+    if engine.precision == "int8" and sums_saturate() and not engine.options.get("sums"):
+        settings.append({"sums": "exact"})
+    # A graph that was not quantized here may have such weights, too.
+    may_have_weights = engine.recipe in (None, "qat") or quantizes_weights_only(engine.recipe)
+    if engine.precision in FEW_BITS and may_have_weights and not engine.options.get("accuracy_level"):
+        settings.append({"accuracy_level": "0"})
+    return [replace(engine, options={**engine.options, **setting}) for setting in settings]
+
+
 def list_lower_engines(engine: EngineSpec) -> list[EngineSpec]:
     """ONNX Runtime at each lower level of its optimizer than this engine uses, in order; [] for other engines.
 
-    Few bits first with all optimizations, but products in FP32: fused, they are in INT8 unless another level is named.
+    Of few bits the exact settings come first, which keep all optimizations.
     None for one that pads, either: with the optimizer or without, padding changes the same outputs.
     """
     level = engine.options.get("opt", OPT_LEVELS[0])
@@ -106,10 +125,8 @@ def list_lower_engines(engine: EngineSpec) -> list[EngineSpec]:
     if engine.options.get(PAD):
         return []
     lower = OPT_LEVELS[OPT_LEVELS.index(level) + 1 :]
-    exact = engine.backend == "ort" and engine.precision in FEW_BITS and not engine.options.get("accuracy_level")
-    settings = [{"accuracy_level": "0"}] if exact else []
-    settings += [{"opt": name} for name in lower]
-    return [replace(engine, options={**engine.options, **setting}) for setting in settings]
+    settings = [replace(engine, options={**engine.options, "opt": name}) for name in lower]
+    return [*list_exact_engines(engine), *settings]
 
 
 class References:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from onnx import load as load_graph
 
 from calls import run_on
+from enginebench.core import sums
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.protocols import EmptyCall
@@ -105,6 +106,16 @@ def test_weight_only_products_are_those_of_a_session_without_settings(tmp_path: 
         engine.run()
         for expected, given in zip(plain, engine.fetch().values(), strict=True):
             np.testing.assert_array_equal(given, expected)
+
+
+def test_sums_are_those_of_a_session_without_settings_unless_exact_ones_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sums, "sums_saturate", lambda: True)
+    with pytest.raises(RuntimeError):  # its way of saying that the entry is not there
+        make_checked_session_options(SPEC).get_session_config_entry(sums.EXACT_SUMS)
+    exact = replace(SPEC, precision="int8", options={"sums": "exact"})
+    assert make_checked_session_options(exact).get_session_config_entry(sums.EXACT_SUMS) == "1"
 
 
 def test_threads_and_optimisation_are_set() -> None:

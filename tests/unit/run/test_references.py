@@ -23,7 +23,7 @@ from enginebench.runs.child.jobs import PrepareJob, ReferenceJob
 from enginebench.runs.child.perform import reference as perform
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.plan import PlannedConfiguration
-from enginebench.runs.references import find_eager, find_own_graph
+from enginebench.runs.references import find_eager, find_own_graph, list_exact_engines
 from enginebench.stats.ranking import rank_results
 from graphs import build_graph
 from in_process import Children
@@ -152,7 +152,73 @@ def test_products_that_the_default_rounds_are_measured_in_floats(bed: Bed, tmp_p
     assert list(names.values()) == [{}, floats.engine.options]
     assert [result.drift.passed for result in results.values()] == [False, True]
     (said,) = [c for c in results[row.id].warnings if c.template == "outputs_differ.optimizer"]
-    assert said.message.endswith("ort:accuracy_level=0 keeps them")
+    expected = "onnxruntime's 8-bit activations change this graph's outputs; ort:accuracy_level=0 keeps them"
+    assert said.message == expected
+
+
+@pytest.fixture
+def saturating(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without VNNI, on which sums of 8-bit products are wrong unless exact ones are asked for."""
+    real = ort.OrtEngine.fetch
+
+    def fetch(self: ort.OrtEngine) -> dict[str, Any]:
+        inexact = self._spec.precision == "int8" and self._spec.options.get("sums") != "exact"
+        return {name: array * (0.1 if inexact else 1) for name, array in real(self).items()}
+
+    monkeypatch.setattr(references, "sums_saturate", lambda: True)
+    monkeypatch.setattr(ort.OrtEngine, "fetch", fetch)
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_sums_that_saturate_in_a_users_session_are_measured_exactly_beside_it(
+    here: bool, bed: Bed, saturating: None, tmp_path: Path
+) -> None:
+    """Of a graph that came in 8 bits, and of one that was quantized here and is compared with FP32."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "s": np.float32(0.05),
+        "z": np.uint8(128),
+        "w": rng.integers(-90, 90, (4, 4)).astype(np.int8),
+        "t": np.float32(0.01),
+    }
+    text = """q = QuantizeLinear (x, s, z)
+        a = DequantizeLinear (q, s, z)
+        b = DequantizeLinear (w, t)
+        y = MatMul (a, b)"""
+    eight_bits = keep(build_graph(text, constants, opset=21), tmp_path)
+    row = plan(eight_bits, precision="int8")
+    if here:
+        floats = {"b": constants["w"] * constants["t"]}
+        onnx.save(build_graph("y = MatMul (x, b)", floats), tmp_path / "r" / "artefacts" / "f.onnx")
+        source = read_onnx(tmp_path / "r" / "artefacts" / "f.onnx")
+        engine = replace(row.engine, recipe="cpu")
+        row = make_row(engine, replace(eight_bits, recipe="cpu"), MEASURE, requested_precision="int8")
+        row = replace(row, chain=(source, row.source))
+    results = bed.run(row)
+    assert [result.engine.options for result in results.values()] == [{}, {"sums": "exact"}]
+    assert [result.drift.passed for result in results.values()] == [False, True]
+    (said,) = [c for c in results[row.id].warnings if c.template == "outputs_differ.optimizer"]
+    expected = "onnxruntime's saturating 8-bit sums change this graph's outputs; ort:sums=exact keeps them"
+    assert said.message == expected
+
+
+@pytest.mark.parametrize(
+    ("recipe", "saturates", "settings"),
+    [
+        ("cpu", False, []),
+        ("cpu", True, [{"sums": "exact"}]),
+        ("w8", False, [{"accuracy_level": "0"}]),
+        (None, True, [{"sums": "exact"}, {"accuracy_level": "0"}]),
+    ],
+)
+def test_exact_settings_are_those_that_can_matter(
+    recipe: Any, saturates: bool, settings: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "sums_saturate", lambda: saturates)
+    engine = EngineSpec(backend="ort", precision="int8", recipe=recipe)
+    assert [one.options for one in list_exact_engines(engine)] == settings
+    assert list_exact_engines(replace(engine, backend="openvino")) == []
+    assert all(list_exact_engines(one) != list_exact_engines(engine) for one in list_exact_engines(engine))
 
 
 def test_a_level_that_was_asked_for_is_not_measured_twice(

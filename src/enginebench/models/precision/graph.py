@@ -398,7 +398,7 @@ def run_graph(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence
     register_operators(options, libraries)
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    keep_sums_exact(options)  # as the engine has them
+    keep_sums_exact(options)  # what the rounding of nodes costs, and not what the processor's sums do
     with explaining(ArtifactError, "a graph with a part of its nodes quantized does not run"):
         session = open_cpu_session(model.SerializeToString(), options)
         fixed = session.get_inputs()[0].shape[0]

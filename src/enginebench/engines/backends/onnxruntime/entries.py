@@ -64,6 +64,11 @@ ORT = Entry(
             only_in=("int8", "int4"),
             recipes=("w8", "w4"),
         ),
+        "sums": choice(
+            "|exact",
+            "8-bit sums on x86 without VNNI: exact takes kernels that do not saturate; unset, ONNX Runtime chooses",
+            only_in=("int8",),
+        ),
         "ahead": switch("1 optimises the graph once, when it is built, for this processor; 0 in every process"),
     },
     builder=Builder(kept_with={"ahead": "1"}),
