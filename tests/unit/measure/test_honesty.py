@@ -102,6 +102,13 @@ def test_more_calls_than_were_timed_follow_if_they_are_short(timed: list[int], c
     assert engine.calls_bound == calls
 
 
+def test_calls_that_mostly_take_no_time_are_not_followed_by_minutes() -> None:
+    engine = Engine(lambda e: MS if e.calls % 8 == 1 else 100)
+    engine.bind(FEEDS)
+    run_longer(engine, 10_000 * [MS, *7 * [100]], clock=engine.clock)
+    assert engine.clock() == pytest.approx(1_000 * MS, rel=0.01)
+
+
 def test_the_cells_of_a_mix_share_the_time_of_more_calls() -> None:
     engine = Engine(lambda e: MS)
     engine.bind(FEEDS)
