@@ -115,7 +115,8 @@ def test_a_limit_is_offered_only_for_outputs_that_are_rounded(rejected: Result, 
     base = make_result(median_ms=20)
     assert find_offered(base, rejected) == limit
     for template in ("outputs_differ.optimizer", "outputs_differ.engine", "outputs_differ.export"):
-        wrong = make_warning(template, kept="ort:opt=none", cause="optimizer changes", tool="ONNX Runtime", engine="ort")
+        facts = {"kept": "ort:opt=none", "cause": "optimizer changes", "tool": "ONNX Runtime", "engine": "ort"}
+        wrong = make_warning(template, **facts)
         assert find_offered(base, replace(rejected, warnings=(wrong,))) == "", template
 
 
