@@ -344,8 +344,8 @@ def _finish(
 
 def find_coverage(artifact: Artifact, model: ModelProto) -> float:
     """Return `measure_coverage` of the artifact's graph; of one that was written here it is known."""
-    known = _COVERAGE.get(artifact.sha256)
-    return measure_coverage(model, quantizes_weights_only(artifact.recipe)) if known is None else known
+    coverage = _COVERAGE.get(artifact.sha256)
+    return measure_coverage(model, quantizes_weights_only(artifact.recipe)) if coverage is None else coverage
 
 
 def _list_warnings(
