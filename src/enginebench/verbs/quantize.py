@@ -172,7 +172,7 @@ def quantize_file(
     from enginebench.models.precision.graph import count_quantizers, load_whole_graph
     from enginebench.models.precision.quantize import find_coverage
     from enginebench.models.precision.quantize import quantize as convert
-    from enginebench.models.precision.tensorrt_check import find_refusals
+    from enginebench.models.precision.tensorrt_check import find_left_refusals
 
     start, (to, recipe) = time.perf_counter(), precision
     exclude, calib, calib_cache = (to_path(options[name]) for name in ("exclude", "calib", "calib_cache"))
@@ -208,8 +208,6 @@ def quantize_file(
             made = convert(artifact, to, recipe, out, calibration=ranges, data=data, exclude=names, threads=threads)
     seconds, model = time.perf_counter() - start, load_whole_graph(out)
     quantizers, dequantizers = count_quantizers(model)
-    # A graph in FP32 that was quantized for TensorRT has been checked: what breaks a rule was refused.
-    refusals = [] if artifact.precision == "fp32" and made.recipe == "tensorrt" else find_refusals(model)
     return QuantizeDocument(
         artifact=replace(made, path=str(out)),
         parent_bytes=sum(file.size_bytes for file in artifact.files),
@@ -217,7 +215,9 @@ def quantize_file(
         quantizers=quantizers,
         dequantizers=dequantizers,
         coverage=find_coverage(made, model) if made.precision in FEW_BITS else None,
-        tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in refusals),
+        tensorrt_refusals=tuple(
+            TensorRtRefusal(node=r.node, reason=r.reason) for r in find_left_refusals(artifact, made, model)
+        ),
         seconds=seconds,
     )
 
