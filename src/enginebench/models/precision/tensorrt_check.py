@@ -66,7 +66,7 @@ def find_refusals(model: ModelProto) -> list[Refusal]:
 
 
 def find_left_refusals(source: Artifact, made: Artifact, model: ModelProto) -> list[Refusal]:
-    """Return `find_refusals` of a graph that was made of another: none of FP32 for TensorRT, whose nodes were checked."""
+    """Return `find_refusals` of a graph made of `source`: none of one in FP32 for TensorRT, which has been checked."""
     return [] if source.precision == "fp32" and made.recipe == "tensorrt" else find_refusals(model)
 
 
