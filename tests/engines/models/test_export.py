@@ -275,6 +275,9 @@ class Cancelling(nn.Module):  # a thousandth of each sum is left
         self.other.weight.data = self.one.weight.data * (1 - share)
     def forward(self, x): return self.one(x) - self.other(x)
 
+class NamesFP32(Cancelling):  # does not run in FP64
+    def forward(self, x): return super().forward(x) @ torch.eye(8, dtype=torch.float32)
+
 class Noisy(nn.Module):
     def forward(self, x): return x + torch.randn(x.shape[0], 8)
 
@@ -292,6 +295,8 @@ def masked():
 def steep(): return Steep().eval(), torch.randn(4, 32, generator=torch.manual_seed(0))
 def cancelling(): return Cancelling().eval(), torch.randn(4, 64, generator=torch.manual_seed(0))
 def steady(): return Cancelling(0.5).eval(), torch.randn(4, 64, generator=torch.manual_seed(0))
+def names_fp32(): return NamesFP32().eval(), torch.randn(4, 64, generator=torch.manual_seed(0))
+def steady_fp32(): return NamesFP32(0.5).eval(), torch.randn(4, 64, generator=torch.manual_seed(0))
 def noisy(): return Noisy().eval(), torch.zeros(1, 8)
 def counting(): return Counting().eval(), torch.zeros(1, 8)
 """
@@ -349,6 +354,17 @@ def test_rounding_is_estimated_where_that_of_pytorch_happens_to_be_small(
     monkeypatch.setattr(export, "ROUNDING_NOISE", 0.0)
     with pytest.raises(ModelError, match=r"the graph is wrong$"):
         export_onnx(odd_model("cancelling"), tmp_path / "c.onnx")
+
+
+def test_rounding_is_estimated_in_fp32_of_a_module_that_runs_in_that_alone(
+    odd_model: UserModel, tmp_path: Path, monkeypatch
+) -> None:
+    ask = export._ask_graph
+    monkeypatch.setattr(export, "_ask_graph", lambda *given: [1.005 * output for output in ask(*given)])
+    made = export_onnx(odd_model("names_fp32"), tmp_path / "a.onnx")
+    assert "rounding_dominates" in [c.code for c in made.warnings]
+    with pytest.raises(ModelError, match=r"expected at most 0.001 of it(?!.*FP64)"):
+        export_onnx(odd_model("steady_fp32"), tmp_path / "b.onnx")
 
 
 @pytest.mark.parametrize(

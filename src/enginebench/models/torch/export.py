@@ -69,10 +69,11 @@ CHECKED_BATCHES = (SMALLEST_DYNAMIC_EXAMPLE, 5, 1)
 # 3e-5 (the built-in ones, of which resnet50 differs most); half precision has 2^13 times the rounding step.
 GROSS_DIFFERENCE = {"float32": 1e-3, "float64": 1e-3}
 GROSS_DIFFERENCE_HALF = 5e-2
-# A graph is right if it is no farther from PyTorch in FP64 than so many times what PyTorch in FP32 is, or what weights
-# changed by the noise of rounding make of it: two orders of sums round independently, and the larger of a few errors is
-# seldom ten times another. PyTorch's own error alone may be small by chance, where gates (HardSigmoid) amplify errors:
-# it was 0.0002 to 0.006 of the largest output by the number of threads, and that of a right graph 0.09.
+# A graph is right if it is no farther from PyTorch in FP64 (in FP32, of a module that runs in that alone) than so many
+# times what PyTorch in FP32 is, or what weights changed by the noise of rounding make of it: two orders of sums round
+# independently, and the larger of a few errors is seldom ten times another. PyTorch's own error alone may be small by
+# chance, where gates (HardSigmoid) amplify errors: it was 0.0002 to 0.006 of the largest output by the number of
+# threads, and that of a right graph 0.09.
 ROUNDING_FACTOR = 10.0
 # Of a weight: 17 times the rounding of FP32, as of a sum of 280 products that are each rounded.
 ROUNDING_NOISE = 1e-6
@@ -611,16 +612,19 @@ def _explain_mismatch(
             f"{lead}. The module {cause}: two calls with the same inputs differ by {varies:.2g}, so that no graph can "
             "be checked against it. Take that out of forward"
         )
-    exact = _run_in_double(module, call)
-    if exact is not None and all(a.shape == b.shape for a, b in zip(exact, expected, strict=True)):
-        sides = (
-            [_measure_difference(e, np.asarray(a)) for e, a in zip(exact, side, strict=True)]
-            for side in (expected, outputs)
-        )
-        torch_error, graph_error = (max(difference.relative for difference in side) for side in sides)
-        rounding = max(torch_error, _measure_rounding(module, call, exact))
-        if graph_error <= ROUNDING_FACTOR * rounding:
-            return make_warning("rounding_dominates", where=call.where, own=rounding, share=worst.relative)
+    exact = _run_again(module, call, double=True)
+    double = exact is not None and all(a.shape == b.shape for a, b in zip(exact, expected, strict=True))
+    if exact is None or not double:  # code of its own that names FP32: the noise of rounding is measured in that
+        exact = expected
+    sides = (
+        [_measure_difference(e, np.asarray(a)) for e, a in zip(exact, side, strict=True)]
+        for side in (expected, outputs)
+    )
+    torch_error, graph_error = (max(difference.relative for difference in side) for side in sides)
+    rounding = max(torch_error, _measure_rounding(module, call, exact, double))
+    if graph_error <= ROUNDING_FACTOR * rounding:
+        return make_warning("rounding_dominates", where=call.where, own=rounding, share=worst.relative)
+    if double:
         lead += (
             f". PyTorch in FP64 is {torch_error:.2g} from PyTorch, and {graph_error:.2g} from the graph, so that the "
             "graph is wrong"
@@ -638,28 +642,29 @@ def _is_seeded(module: nn.Module, call: _Call) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(*outputs, strict=True))
 
 
-def _run_in_double(module: nn.Module, call: _Call, noise_seed: int | None = None) -> list[Array] | None:
-    """The outputs in FP64; None of a module that does not run in it.
+def _run_again(module: nn.Module, call: _Call, double: bool, noise_seed: int | None = None) -> list[Array] | None:
+    """The outputs of a copy, in FP64 with `double`; None of a module that does not run in it.
 
     Args:
         noise_seed: the weights are changed by the noise of rounding, drawn from this seed; None: as they are.
     """
     try:
-        double = copy.deepcopy(module).double()
+        again = copy.deepcopy(module)
+        again = again.double() if double else again
         if noise_seed is not None:
             generator = torch.Generator().manual_seed(noise_seed)
             with torch.no_grad():
-                for weight in double.parameters():
+                for weight in filter(torch.is_floating_point, again.parameters()):
                     noise = torch.rand(weight.shape, generator=generator, dtype=weight.dtype) * 2 - 1
                     weight.mul_(1 + ROUNDING_NOISE * noise)
-        return _run_module(double, call.feeds, double=True)
+        return _run_module(again, call.feeds, double)
     except Exception:  # the model's own code, which may name a type
         return None
 
 
-def _measure_rounding(module: nn.Module, call: _Call, exact: Sequence[Array]) -> float:
-    """The largest share of an output's largest value by which the noise of rounding changes it in FP64."""
-    noisy = [_run_in_double(module, call, seed) or () for seed in range(ROUNDING_DRAWS)]
+def _measure_rounding(module: nn.Module, call: _Call, exact: Sequence[Array], double: bool) -> float:
+    """The largest share of an output's largest value by which the noise of rounding changes it."""
+    noisy = [_run_again(module, call, double, seed) or () for seed in range(ROUNDING_DRAWS)]
     pairs = [pair for outputs in noisy for pair in zip(exact, outputs, strict=False)]
     return max((_measure_difference(a, b).relative for a, b in pairs if a.shape == b.shape), default=0.0)
 
