@@ -1,5 +1,6 @@
 """The head of a report, the same lines in every format: USE, OUTPUTS and TRUST, from the document's headlines."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import get_args
@@ -323,10 +324,19 @@ def _format_outputs(headline: Headline, row: Row) -> str:
     cures = [option for word, option in options.items() if headline.outputs == "not_judged" and f" {word}" in why]
     if not cures or not why.startswith("random"):
         return text
-    seen = (
-        f". {row.precision} differs by {format_small(row.agreement.max_abs_diff)}" if row.agreement.max_abs_diff else ""
-    )
-    return f"{text}{seen}. Give {' and '.join(cures)}"
+    return f"{text}{_format_difference(row)}. Give {' and '.join(cures)}"
+
+
+def _format_difference(row: Row) -> str:
+    """Format `. int8 differs by up to 8e-02 (correlation with the reference 0.997)`; empty where nothing differs.
+
+    A difference alone says nothing without the size of the outputs: of random weights it may be a millionth.
+    """
+    most, correlation = row.agreement.max_abs_diff, row.agreement.centred_cosine
+    if not most:
+        return ""
+    alike = "" if correlation is None else f" (correlation with the reference {math.floor(1e4 * correlation) / 1e4:g})"
+    return f". {row.precision} differs by up to {format_small(most)}{alike}"
 
 
 def _format_trust(document: RunDocument, headline: Headline) -> str:
