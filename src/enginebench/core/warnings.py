@@ -347,7 +347,7 @@ TEMPLATES: dict[str, Template] = {
         "engines.md",
     ),
     "rounding_dominates": Template(
-        "rounding changes the outputs {where}: those of PyTorch, in FP32 or with such noise on its weights, by "
+        "rounding changes the outputs {where}: those of PyTorch, in FP32 or with such noise on weights and layers, by "
         "{own:.2g} of the largest value, and those of the graph by {share:.2g}",
         "no two engines will agree there; compute the steps that lose digits in FP64, or in another order",
         "how-we-measure.md",

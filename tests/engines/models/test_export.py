@@ -278,6 +278,12 @@ class Cancelling(nn.Module):  # a thousandth of each sum is left
 class NamesFP32(Cancelling):  # does not run in FP64
     def forward(self, x): return super().forward(x) @ torch.eye(8, dtype=torch.float32)
 
+class Even(nn.Module):  # of an input whose values are alike, what is normalized is the rounding of the layer before
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Hardtanh()
+    def forward(self, x): return F.layer_norm(self.layer(x), x.shape[1:], eps=1e-30)
+
 class Noisy(nn.Module):
     def forward(self, x): return x + torch.randn(x.shape[0], 8)
 
@@ -297,6 +303,7 @@ def cancelling(): return Cancelling().eval(), torch.randn(4, 64, generator=torch
 def steady(): return Cancelling(0.5).eval(), torch.randn(4, 64, generator=torch.manual_seed(0))
 def names_fp32(): return NamesFP32().eval(), torch.randn(4, 64, generator=torch.manual_seed(0))
 def steady_fp32(): return NamesFP32(0.5).eval(), torch.randn(4, 64, generator=torch.manual_seed(0))
+def even(): return Even().eval(), torch.randn(2, 64, generator=torch.manual_seed(0))
 def noisy(): return Noisy().eval(), torch.zeros(1, 8)
 def counting(): return Counting().eval(), torch.zeros(1, 8)
 """
@@ -365,6 +372,15 @@ def test_rounding_is_estimated_in_fp32_of_a_module_that_runs_in_that_alone(
     assert "rounding_dominates" in [c.code for c in made.warnings]
     with pytest.raises(ModelError, match=r"expected at most 0.001 of it(?!.*FP64)"):
         export_onnx(odd_model("steady_fp32"), tmp_path / "b.onnx")
+
+
+def test_rounding_is_estimated_with_noise_on_layers_too(odd_model: UserModel, tmp_path: Path) -> None:
+    """An input whose values are alike stays one whatever the weights: here there are none."""
+    artifact = odd_model("even")
+    alike = {artifact.inputs[0].name: np.full((1, 64), 0.1, np.float32)}
+    call = export._Call(inputs="given", where="on your inputs", feeds=alike)
+    exact = [np.zeros((1, 64))]
+    assert export._measure_rounding(load_module(artifact), call, exact, double=False) > 0.5
 
 
 @pytest.mark.parametrize(

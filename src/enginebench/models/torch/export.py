@@ -70,12 +70,12 @@ CHECKED_BATCHES = (SMALLEST_DYNAMIC_EXAMPLE, 5, 1)
 GROSS_DIFFERENCE = {"float32": 1e-3, "float64": 1e-3}
 GROSS_DIFFERENCE_HALF = 5e-2
 # A graph is right if it is no farther from PyTorch in FP64 (in FP32, of a module that runs in that alone) than so many
-# times what PyTorch in FP32 is, or what weights changed by the noise of rounding make of it: two orders of sums round
-# independently, and the larger of a few errors is seldom ten times another. PyTorch's own error alone may be small by
-# chance, where gates (HardSigmoid) amplify errors: it was 0.0002 to 0.006 of the largest output by the number of
-# threads, and that of a right graph 0.09.
+# times what PyTorch in FP32 is, or what the noise of rounding on weights and layers makes of it: two orders of sums
+# round independently, and the larger of a few errors is seldom ten times another. PyTorch's own error alone may be
+# small by chance, where gates (HardSigmoid) amplify errors: it was 0.0002 to 0.006 of the largest output by the number
+# of threads, and that of a right graph 0.09.
 ROUNDING_FACTOR = 10.0
-# Of a weight: 17 times the rounding of FP32, as of a sum of 280 products that are each rounded.
+# Of a weight or a layer's output: 17 times the rounding of FP32, as of a sum of 280 products that are each rounded.
 ROUNDING_NOISE = 1e-6
 ROUNDING_DRAWS = 3
 # Beside the seeded inputs, others are compared until so many seconds are over; an export takes about as long itself.
@@ -612,10 +612,10 @@ def _explain_mismatch(
             f"{lead}. The module {cause}: two calls with the same inputs differ by {varies:.2g}, so that no graph can "
             "be checked against it. Take that out of forward"
         )
-    exact = _run_again(module, call, double=True)
-    double = exact is not None and all(a.shape == b.shape for a, b in zip(exact, expected, strict=True))
-    if exact is None or not double:  # code of its own that names FP32: the noise of rounding is measured in that
-        exact = expected
+    in_double = _run_again(module, call, double=True)
+    double = in_double is not None and all(a.shape == b.shape for a, b in zip(in_double, expected, strict=True))
+    # Code of its own may name FP32: the noise of rounding is measured in that.
+    exact: Sequence[Array] = in_double if in_double is not None and double else expected
     sides = (
         [_measure_difference(e, np.asarray(a)) for e, a in zip(exact, side, strict=True)]
         for side in (expected, outputs)
@@ -646,17 +646,31 @@ def _run_again(module: nn.Module, call: _Call, double: bool, noise_seed: int | N
     """The outputs of a copy, in FP64 with `double`; None of a module that does not run in it.
 
     Args:
-        noise_seed: the weights are changed by the noise of rounding, drawn from this seed; None: as they are.
+        noise_seed: weights, and what each layer returns, are changed by the noise of rounding, drawn from this seed;
+            None: as they are. An even picture is one after every convolution, whatever its weights: a normalization
+            divides what is left of it by nothing but the rounding of layers.
     """
     try:
         again = copy.deepcopy(module)
         again = again.double() if double else again
         if noise_seed is not None:
             generator = torch.Generator().manual_seed(noise_seed)
+
+            def disturb(tensor: torch.Tensor) -> torch.Tensor:
+                noise = torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype) * 2 - 1
+                return tensor.mul_(1 + ROUNDING_NOISE * noise)
+
+            def disturb_output(_: nn.Module, __: object, output: object) -> object:
+                if isinstance(output, torch.Tensor) and output.is_floating_point():
+                    return disturb(output.clone())
+                return output
+
             with torch.no_grad():
                 for weight in filter(torch.is_floating_point, again.parameters()):
-                    noise = torch.rand(weight.shape, generator=generator, dtype=weight.dtype) * 2 - 1
-                    weight.mul_(1 + ROUNDING_NOISE * noise)
+                    disturb(weight)
+            for layer in again.modules():
+                if not any(layer.children()):
+                    layer.register_forward_hook(disturb_output)
         return _run_module(again, call.feeds, double)
     except Exception:  # the model's own code, which may name a type
         return None
