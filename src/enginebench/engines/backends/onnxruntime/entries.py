@@ -67,7 +67,6 @@ ORT = Entry(
         "sums": choice(
             "|exact",
             "8-bit sums on x86 without VNNI: exact takes kernels that do not saturate; unset, ONNX Runtime chooses",
-            only_in=("int8",),
         ),
         "ahead": switch("1 optimises the graph once, when it is built, for this processor; 0 in every process"),
     },
