@@ -177,10 +177,11 @@ def make_headline(
     ranked = order_by_speed(group)
     baseline = find_today([one.result for one in group], engine)
     today = baseline.result
-    equal, equivalent, unknown = _find_ties(chosen, margin)
+    equal, equivalent, _ = _find_ties(chosen[0], chosen, margin)
     kept = today if baseline.owned or engine != EAGER else None  # not what is merely the first
     named = _choose_among_equals(equal, kept, margin, equivalent=equivalent)
-    tied = [one for one in equal if one.result.id != named.result.id]
+    # Ties are not transitive: what counts is who ties with the one that is named, not with the fastest.
+    (_, *tied), equivalent, unknown = _find_ties(named, chosen, margin)
     behind = [slower for one in tied if (slower := _find_behind(one, named, margin)) is not None]
     near = [one for one in tied if one.result.id not in {slower.id for slower in behind}]
     is_today = today is not None and today.id == named.result.id
@@ -245,14 +246,19 @@ def _choose_among_equals(
 ) -> Assessment:
     """Choose among equals the one that the user has, else the most certain outputs; then the lowest median.
 
-    Never one that another beats in every trial, unless they are equivalent; nor one that took much longer than the
-    fastest in the few trials that there are.
+    Never one that another beats in every trial or is clearly faster than, unless they are equivalent; nor one that took
+    much longer than the fastest in the few trials that there are.
     """
     left = list(equal)
     if not equivalent:
         left = [one for one in equal if not any(_always_beats(other, one) for other in equal)]
         left = [one for one in left if _find_behind(one, equal[0], margin) is None]
-    return min(left, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
+        left = [one for one in left if not any(_is_clearly_faster(other, one, margin) for other in equal)]
+    return min(left or equal[:1], key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
+
+
+def _is_clearly_faster(assessment: Assessment, other: Assessment, margin: float) -> bool:
+    return assessment is not other and compare_configurations(other.result, assessment.result, margin).clear
 
 
 def _find_behind(assessment: Assessment, best: Assessment, margin: float) -> Behind | None:
@@ -307,19 +313,20 @@ def _assess_named_outputs(assessment: Assessment, group: Sequence[Assessment], s
     return assessment.outputs, assessment.outputs_reason
 
 
-def _find_ties(chosen: Sequence[Assessment], margin: float) -> tuple[list[Assessment], bool, str]:
-    """Return (the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not
-    given)."""
-    best = chosen[0].result
-    comparisons = [(assessment, compare_configurations(assessment.result, best, margin)) for assessment in chosen[1:]]
+def _find_ties(first: Assessment, chosen: Sequence[Assessment], margin: float) -> tuple[list[Assessment], bool, str]:
+    """Return (the first and those of `chosen` that it is not clearly faster than, whether all are equivalent to it, why
+    a ratio is not given)."""
+    comparisons = [
+        (assessment, compare_configurations(assessment.result, first.result, margin))
+        for assessment in chosen
+        if assessment is not first
+    ]
     tied = [
-        (assessment, one)
-        for assessment, one in comparisons
-        if not one.clear and not _is_ahead(chosen[0], assessment, one)
+        (assessment, one) for assessment, one in comparisons if not one.clear and not _is_ahead(first, assessment, one)
     ]
     unknown = next((_explain_ratio(one) for _, one in tied if one.ratio is None), "")
     return (
-        [chosen[0], *(assessment for assessment, _ in tied)],
+        [first, *(assessment for assessment, _ in tied)],
         all(one.verdict == "equivalent" for _, one in tied),
         unknown,
     )

@@ -82,6 +82,20 @@ def test_only_what_is_equal_within_the_margin_is_as_fast() -> None:
     assert "may be as fast (no significant difference); " in found
 
 
+def test_all_that_tie_with_the_named_one_are_named_also_those_that_the_fastest_beats() -> None:
+    """Ties are not transitive: the fastest clearly beats openvino, and what the user has varies, and ties with both."""
+    factors = (0.9, 1.15, 0.92, 1.12, 0.9, 1.15)
+    own = make_result(median_ms=10.1, drift=AGREE, sd=0.001)
+    varied = [
+        replace(m, latency_ns=[int(ns * factor) for ns in m.latency_ns])
+        for m, factor in zip(own.measurements, factors, strict=False)
+    ]
+    third = make_result("openvino", median_ms=10.6, drift=AGREE, sd=0.001, seed=2)
+    found = head(replace(own, measurements=tuple(varied)), ort(sd=0.001), third)["USE"]
+    assert found.startswith("pytorch fp32") and "pytorch fp32 is what you have" in found
+    assert "ort fp32 and openvino fp32 may be as fast (no significant difference)" in found
+
+
 @pytest.mark.parametrize(
     ("trials", "line"),
     [
