@@ -89,6 +89,12 @@ def test_the_operation_that_a_compiler_gets_wrong_is_found_and_reproduced(tmp_pa
     assert done.returncode == 0 and "the fault is there above" in done.stdout, done.stderr
     assert "enginebench" not in (repro / "repro.py").read_text().lower()
     assert len((repro / "repro.py").read_text().splitlines()) <= 40
+    report = (repro / "report.md").read_text("utf-8")
+    assert "pytorch-compile: wrong outputs of tanh" in report and "1 nodes" not in report
+    assert f"torch {torch.__version__}" in report and "repro.py did not show it" in report
+    (row,) = [line for line in report.splitlines() if line.startswith("| y0")]
+    _, expected, found, _ = [cell.strip() for cell in row.strip("|").split("|")]
+    np.testing.assert_allclose(np.sin(np.arctanh(np.float64(expected.split()))), np.float64(found.split()), atol=1e-4)
 
 
 def test_an_engine_that_casts_what_it_loads_leaves_the_reference_alone(tmp_path: Path) -> None:

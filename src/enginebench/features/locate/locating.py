@@ -125,13 +125,13 @@ def search(job: SideJob, reporter: Reporter) -> tuple[LocatedSide, bool]:
     try:
         return run_child(job, timeout_s=SIDE_TIMEOUT_S, on_note=report_steps(reporter, job.text)), False
     except KeyboardInterrupt:
-        return read_known(job, "interrupted"), True
+        return read_known(job, ""), True
     except EngineBenchError as error:  # an engine may end its process at a graph that was cut for it
         return read_known(job, str(error)), False
 
 
 def read_known(job: SideJob, why: str) -> LocatedSide:
-    """Read what a search that ended early had found."""
+    """Read what a search that ended early had found; `why`: what ended it, unless the user did."""
     path = Path(job.out_dir) / KNOWN
     stored = msgspec.json.decode(path.read_bytes(), type=LocatedSide) if path.is_file() else None
     return replace(stored or LocatedSide(text=job.text, state="unknown"), why=why)

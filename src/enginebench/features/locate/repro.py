@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -58,6 +58,17 @@ ROUNDING = 1e-3
 MOST_NODES = 40
 
 
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report for a tracker shows: a few nodes, and their outputs on both sides."""
+
+    nodes: Sequence[tuple[str, Sequence[str], Sequence[str]]]  # kind, what it reads, what it makes
+    names: Mapping[str, str]  # {a tensor's name: its name in the files of the reproduction}
+    expected: Mapping[str, Array]
+    actual: Mapping[str, Array]
+    deviations: Mapping[str, Deviation]
+    seeded: bool = False  # weights and inputs are drawn from a seed
+
+
 def write_reproduction(folder: Path, case: Case, engine: EngineSpec, fault: FoundFault) -> Reproduction:
     """Write the folder, and run its program as a user would: in a process of its own, with nothing of EngineBench.
 
@@ -77,7 +88,15 @@ def write_reproduction(folder: Path, case: Case, engine: EngineSpec, fault: Foun
     if (program := PROGRAM_OF.get(engine.backend)) is not None:
         shutil.copyfile(PROGRAMS / program, folder / "repro.py")
         shown = run_program(folder)
-    write_atomic(folder / "report.md", write_report(case, engine, fault, names, shown).encode())
+    example = Example(
+        nodes=[(node.op_type, node.input, node.output) for node in case.model.graph.node],
+        names=names,
+        expected=case.expected,
+        actual=case.actual,
+        deviations=case.deviations,
+        seeded=case.seeded,
+    )
+    write_atomic(folder / "report.md", write_report(example, engine, fault, shown).encode())
     return replace(made, shown=shown)
 
 
@@ -182,12 +201,10 @@ def _rename_graph(graph: GraphProto, names: dict[str, str]) -> None:
             _rename_graph(body, names)
 
 
-def write_report(
-    case: Case, engine: EngineSpec, fault: FoundFault, names: Mapping[str, str], shown: bool | None
-) -> str:
+def write_report(example: Example, engine: EngineSpec, fault: FoundFault, shown: bool | None) -> str:
     machine, entry = describe_machine(), find_entry(engine.backend)
     versions = {**list_installed(entry.distributions), **list_installed(("onnx", "numpy"))}
-    size = "; ".join(dict.fromkeys(map(explain_deviation, case.deviations.values())))
+    size = "; ".join(dict.fromkeys(map(explain_deviation, example.deviations.values())))
     caused = f"Without {', '.join(fault.optimizations)} the outputs are right." if fault.optimizations else ""
     facts = (
         ("engine", format_options(engine.backend, engine.options)),
@@ -198,24 +215,24 @@ def write_report(
         ("system", machine.os),
     )
     texts = (
-        f"{count_of(len(case.model.graph.node), 'nodes')} give other outputs than the same graph as it is written: "
+        f"The outputs of {count_of(len(example.nodes), 'nodes')} differ from those of the graph as it is written: "
         f"{size}.",
         caused,
-        "Weights and inputs are drawn from a seed." if case.seeded else "Weights and inputs are those of a model.",
+        "Weights and inputs are drawn from a seed." if example.seeded else "Weights and inputs are those of a model.",
     )
     indices = {
         True: "repro.py exits with 1 while the fault is there.",
         False: "repro.py did not show it when written.",
         None: "Build model.onnx with the engine, give it inputs.npz, and compare its outputs with expected.npz.",
     }
-    plain = {old: f"{new} ({shorten_words(old)})" for old, new in names.items()}
+    plain = {old: f"{new} ({shorten_words(old)})" for old, new in example.names.items()}
     rows = [
-        (node.op_type, *(", ".join(plain.get(name, name) for name in listed) for listed in (node.input, node.output)))
-        for node in case.model.graph.node[:MOST_NODES]
+        (kind, *(", ".join(plain.get(name, shorten_words(name)) for name in listed) for listed in (reads, makes)))
+        for kind, reads, makes in example.nodes[:MOST_NODES]
     ]
     values = [
-        (names[name], _show(case.expected[name]), _show(case.actual[name]), explain_deviation(deviation))
-        for name, deviation in case.deviations.items()
+        (example.names[name], _show(example.expected[name]), _show(example.actual[name]), explain_deviation(deviation))
+        for name, deviation in example.deviations.items()
     ]
     sections = [
         Section(

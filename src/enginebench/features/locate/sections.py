@@ -39,7 +39,8 @@ def write_notes(sentences: Iterable[str]) -> Sequence[Notes]:
 def make_section(side: LocatedSide) -> Section:
     fault, title = side.fault, f"Where {side.text} leaves its graph"
     if side.state == "unknown":
-        return Section(title=title, parts=tuple(write_notes([f"Not searched: {side.why}", *explain_limits(side)])))
+        why = f"Not searched: {side.why}" if side.why else "Not searched to its end."
+        return Section(title=title, parts=tuple(write_notes([why, *explain_limits(side)])))
     if fault is None:
         which = "No other node leaves" if side.drawn else "No node leaves"
         text = f"{which} the reference: its graph, computed as it is written, gives the same."

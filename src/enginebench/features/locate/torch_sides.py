@@ -19,12 +19,12 @@ from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.judging import find_leaving
 from enginebench.features.locate.nonfinite import explain_beginning
 from enginebench.features.locate.program import Arrays
-from enginebench.features.locate.repro import PROGRAMS, WRITTEN, find_tolerance, run_program
+from enginebench.features.locate.repro import PROGRAMS, WRITTEN, Example, find_tolerance, run_program, write_report
 from enginebench.features.locate.search import Fault, Search
 from enginebench.features.locate.shrink import drop_steps
 from enginebench.features.locate.timing import compare_times
 from enginebench.features.locate.torch_program import TorchProgram, name_arguments
-from enginebench.report.located import LocatedSide, Reproduction, WayAround
+from enginebench.report.located import FoundFault, LocatedSide, Reproduction, WayAround
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.stats.drift import find_coarsest
@@ -68,7 +68,7 @@ def explain_fault(job: SideJob, search: Search, program: TorchProgram, fault: Fa
     update(reproduction=reproduction)
     if job.repro_dir is not None:
         note("writing the reproduction")
-        written = write_module(Path(job.repro_dir), program, module, smallest, job.engine)
+        written = write_module(Path(job.repro_dir), program, module, smallest, job.engine, described)
         update(reproduction=replace(reproduction, folder=job.repro_dir, shown=written))
     ways = list[WayAround]()
     for engine in list_engines(job.engine):
@@ -79,8 +79,10 @@ def explain_fault(job: SideJob, search: Search, program: TorchProgram, fault: Fa
     return located
 
 
-def write_module(folder: Path, program: TorchProgram, module: object, fault: Fault, engine: EngineSpec) -> bool:
-    """Write the operations as an exported program, and run the program that shows their fault."""
+def write_module(
+    folder: Path, program: TorchProgram, module: object, fault: Fault, engine: EngineSpec, described: FoundFault
+) -> bool:
+    """Write the operations as an exported program, run the program that shows their fault, and write the report."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in WRITTEN:
         (folder / name).unlink(missing_ok=True)
@@ -95,7 +97,18 @@ def write_module(folder: Path, program: TorchProgram, module: object, fault: Fau
     settings = {"threads": engine.threads, "device": engine.device, "mode": mode, "tolerance": tolerance}
     write_atomic(folder / "settings.json", msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
     shutil.copyfile(PROGRAMS / "repro_torch.py", folder / "repro.py")
-    return run_program(folder)
+    shown = run_program(folder)
+    files = {name: f"x{i}" for i, name in enumerate(feeds)} | {name: f"y{i}" for i, name in enumerate(fault.wanted)}
+    steps = [program.steps[i] for i in fault.indices]
+    example = Example(
+        nodes=[(step.kind, step.inputs, step.outputs) for step in steps],
+        names=files,
+        expected={name: program.values[name] for name in fault.wanted},
+        actual=program.compute(fault.indices, fault.wanted, program.values, program.values),
+        deviations=fault.deviations,
+    )
+    write_atomic(folder / "report.md", write_report(example, engine, described, shown).encode())
+    return shown
 
 
 def list_engines(engine: EngineSpec) -> Sequence[EngineSpec]:

@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from enginebench.features.locate import locating
 from enginebench.features.locate.jobs import KNOWN, SideJob
 from enginebench.features.locate.sections import explain_fault, list_located, write_notes
 from enginebench.report.located import FoundFault, Located, LocatedSide, WayAround
+from enginebench.report.markdown import format_sections
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.progress import Silent
 from enginebench.runs.targets.sides import OpenSide, SideRequest, open_side, parse_side
@@ -58,6 +60,14 @@ def test_what_was_known_is_kept(side: OpenSide, tmp_path: Path, monkeypatch: Any
     assert located.interrupted is isinstance(failure, KeyboardInterrupt)
     assert located.sides[0].fault is not None and located.sides[0].fault.node == "scaled"
     assert len(located.sides) == (1 if located.interrupted else 2)
+
+
+def test_that_the_user_ended_a_search_is_said_once(side: OpenSide, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(locating, "run_child", MagicMock(side_effect=KeyboardInterrupt()))
+    located = locate([side, side], tmp_path)
+    assert located.interrupted and [one.state for one in located.sides] == ["unknown"]
+    text = format_sections(list_located(MagicMock(located=located)))
+    assert text.count("interrupted") == 1 and "Not searched to its end" in text
 
 
 def test_the_same_side_is_searched_once_and_the_printed_command_parses(
