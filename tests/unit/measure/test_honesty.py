@@ -146,10 +146,12 @@ def test_a_first_call_may_take_a_copy_of_its_inputs_longer(first_ns: int, expect
         lambda e: 1000 if e.in_a_row > 5 else MS,
         lambda e: MS if e.calls_bound == 1 or e.gap_ns > 20_000 else 1000,
         lambda e: MS if e.in_a_row < 5 or e.gap_ns > 20_000 else 1000,
+        lambda e: MS * 3 // 4 if e.calls_bound == 1 or e.gap_ns > 5_000 else MS * 3 // 20,
     ],
     ids=[
         *("first of a bind", "first five", "first two hundred", "cached by content", "every second"),
         *("unless outputs are fetched", "if it follows at once", "in a row, at once"),
+        "at once, and waits for a fifth of the work",
     ],
 )
 def test_work_that_is_not_done_in_each_call_is_found(cost: Cost) -> None:
@@ -208,7 +210,8 @@ def test_an_engine_that_keeps_outputs_for_other_processes_is_found_in_each() -> 
     [
         lambda e: MS,
         lambda e: 3 * MS if e.disturbed else MS,  # cold caches
-        lambda e: MS // 2 if e.calls_bound == 1 or e.gap_ns > 5_000 else MS // 8,  # threads that have gone to sleep
+        # Threads that have gone to sleep, or wait actively.
+        lambda e: MS // 2 if e.gap_ns > 100_000 else 60_000 if e.calls_bound == 1 or e.gap_ns > 5_000 else 20_000,
         lambda e: MS if e.content == FEEDS["x"].tobytes() else 5 * MS,  # other inputs are more work
         lambda e: 5 * MS if e.calls % 97 == 0 else MS,  # somebody disturbs some calls
         lambda e: 100,  # next to nothing to do
