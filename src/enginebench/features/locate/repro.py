@@ -59,7 +59,7 @@ MOST_NODES = 40
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report for a tracker shows: a few nodes, and their outputs on both sides."""
+    """A few nodes and their outputs on both sides, as a report for a tracker shows them."""
 
     nodes: Sequence[tuple[str, Sequence[str], Sequence[str]]]  # kind, what it reads, what it makes
     names: Mapping[str, str]  # {a tensor's name: its name in the files of the reproduction}
