@@ -11,7 +11,7 @@ from enginebench.core.entry import AS_IT_IS, EAGER
 from enginebench.core.limits import MOST
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
-from enginebench.core.text import count_of
+from enginebench.core.text import count_of, list_some
 from enginebench.report.numbers import (
     UNITS_PER_MS,
     choose_unit,
@@ -42,6 +42,9 @@ IN_HEAD = {*_SHARED, "too_few_trials", "random_weights", "random_inputs"}
 _ADVICE = dict.fromkeys(("1 trial each, no interval", "few trials"), "repeat with more trials")
 # Configurations that a tie names; the others are counted.
 TIES_NAMED = 3
+# Of those with implausible times, the first have their reason, the next their names; the others are counted.
+IMPLAUSIBLE_EXPLAINED = 2
+IMPLAUSIBLE_NAMED = 3
 
 
 class HeadLine(Struct, frozen=True):
@@ -256,12 +259,18 @@ def _format_near(document: RunDocument, headline: Headline, row: Row, names: dic
 
 
 def _format_implausible(rows: Sequence[Row], names: dict[str, str] | None = None) -> Iterator[str]:
-    """Yield each configuration whose times are implausible, and why."""
+    """Yield configurations whose times are implausible, and why; of many, the names of those behind the first."""
     names = name_configurations(rows) if names is None else names
+    reasons: dict[str, str] = {}
     for row in rows:
-        why = [warning.message for warning in row.warnings if warning.code == "implausible_time"]
-        if row.validity == "implausible" and why:
-            yield f"{names[row.id]} is not ranked, its times are implausible: {why[0]}"
+        for warning in row.warnings:
+            if row.validity == "implausible" and warning.code == "implausible_time":
+                reasons.setdefault(row.id, warning.message)
+    explained, others = list(reasons)[:IMPLAUSIBLE_EXPLAINED], list(reasons)[IMPLAUSIBLE_EXPLAINED:]
+    for one in explained:
+        yield f"{names[one]} is not ranked, its times are implausible: {reasons[one]}"
+    if others:
+        yield f"nor are {list_some([names[one] for one in others], IMPLAUSIBLE_NAMED)}"
 
 
 def format_versus(one: float, other: float) -> str:

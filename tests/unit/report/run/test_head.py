@@ -366,6 +366,16 @@ def test_an_implausible_configuration_stands_below_the_named_one_with_its_reason
     assert "openvino fp32 is not ranked" in head(cheat)["USE"]
 
 
+def test_of_many_implausible_configurations_two_have_their_reason() -> None:
+    cheats = [
+        make_implausible(make_result(engine, median_ms=0.1, drift=AGREE, seed=seed))
+        for seed, engine in enumerate(("openvino", "pytorch-compile", "fake", "tensorrt", "trtexec", "pytorch-aoti"))
+    ]
+    named = head(PYTORCH, ort(), *cheats)["USE"]
+    assert named.count("its times are implausible") == 2
+    assert re.search(r"nor are [\w-]+ fp32, [\w-]+ fp32, [\w-]+ fp32 and 1 more", named)
+
+
 def test_two_trials_that_differ_much_print_no_interval_of_a_thousand() -> None:
     """Read in a real head: "5.05x pytorch fp32 (0.120 to 213)"."""
     base, found = (
