@@ -149,4 +149,7 @@ def explain_fault(fault: FoundFault) -> Iterator[str]:
 def format_way(way: WayAround) -> tuple[str, str]:
     kept = "" if way.graph else "; add --out DIR to keep the graph"
     changed = f"{way.engine}, where {shorten_words(way.change)}{kept}" if way.change else way.engine
-    return changed, format_ratio(way.slowdown) if way.slowdown is not None else "not measured"
+    if way.slowdown is None:
+        return changed, "not measured"
+    why = f" ({way.slowdown.method})" if way.slowdown.low is None and way.slowdown.n > 1 else ""
+    return changed, format_ratio(way.slowdown) + why
