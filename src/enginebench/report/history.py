@@ -202,9 +202,10 @@ _LONGEST = 250
 
 def write_parquet(rows: Sequence[Struct], path: Path, record: type[Struct] = HistoryRow) -> None:
     """Write rows to `path`, a column for each field of their record, missing values null."""
-    with importing("pyarrow, which writes Parquet,", 'pip install "enginebench[parquet]"', ImportError):
-        import pyarrow
-        import pyarrow.parquet
+    import_pyarrow()
+    import pyarrow
+    import pyarrow.parquet
+
     kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
     names = [field.name for field in fields(record)]
     hints = {field.name: (get_args(field.type) or (field.type,))[0] for field in fields(record)}
@@ -213,6 +214,18 @@ def write_parquet(rows: Sequence[Struct], path: Path, record: type[Struct] = His
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), sink)
     write_atomic(path, sink.getvalue().to_pybytes())
+
+
+def import_pyarrow() -> None:
+    """Import what writes Parquet; MissingDependency where it is not installed."""
+    with importing("pyarrow, which writes Parquet,", 'pip install "enginebench[parquet]"', ImportError):
+        import pyarrow.parquet  # noqa: F401
+
+
+def import_mlflow() -> None:
+    """Import the client of MLflow; MissingDependency where it is not installed."""
+    with importing("MLflow", 'pip install "enginebench[mlflow]"', ImportError):
+        from mlflow.tracking import MlflowClient  # noqa: F401
 
 
 def _drop_unheld(value: Any) -> Any:
@@ -225,9 +238,10 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
 
     `uri`: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
     """
-    with importing("MLflow", 'pip install "enginebench[mlflow]"', ImportError):
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
+    import_mlflow()
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
     with explaining(
         ArtifactError, f"MLflow refused {uri}", MlflowException, OSError, describe=lambda e: clean_text(str(e))
     ):

@@ -42,10 +42,8 @@ def write_site(root: Path, out: Path) -> Site:
     Raises:
         UsageError: `root` is no folder, or holds no run.
     """
-    if not root.is_dir():
-        raise UsageError(f"{root} is not a folder")
     entries, unread, names = list[Entry](), list[Unread](), set[str]()
-    for folder in _find_runs(root):
+    for folder in find_runs(root):
         path = os.path.relpath(folder, root)
         name = _choose_name(path if path != "." else root.resolve().name, names)
         try:
@@ -54,8 +52,6 @@ def write_site(root: Path, out: Path) -> Site:
             unread.append(Unread(path=path, reason=str(error)))
         else:
             names.add(name)
-    if not names and not unread:
-        raise UsageError(f"{root} holds no runs: no folder under it has a run.json")
     entries.sort(key=_order)
     write_atomic(out / INDEX, format_site(entries, unread, len(names)).encode())
     write_atomic(out / "README.md", format_card(entries, len(names)).encode())
@@ -73,8 +69,20 @@ def _order(entry: Entry) -> tuple[str, str, int, float]:
     return site.model, site.processor, site.batch, math.inf if site.p50_ms is None else site.p50_ms
 
 
-def _find_runs(root: Path) -> Iterator[Path]:
-    """Yield the folders of runs under `root` by name; links, hidden folders and artifacts are left out."""
+def find_runs(root: Path) -> list[Path]:
+    """List the folders of runs under `root` by name; links, hidden folders and artifacts are left out.
+
+    Raises:
+        UsageError: `root` is no folder, or holds no run.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a folder")
+    if not (folders := list(_walk_runs(root))):
+        raise UsageError(f"{root} holds no runs: no folder under it has a run.json")
+    return folders
+
+
+def _walk_runs(root: Path) -> Iterator[Path]:
     for folder, folders, _ in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != ARTIFACTS)
         if holds_run(Path(folder)):

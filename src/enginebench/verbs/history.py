@@ -72,11 +72,18 @@ def find_results_folder(path: PathLike) -> Path:
 
 @door.command(history, "DIR", shown=HistoryPrinted)
 def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions]) -> None:
-    from enginebench.report.history import export_mlflow, list_history, write_parquet
+    from enginebench.report.history import export_mlflow, import_mlflow, import_pyarrow, list_history, write_parquet
     from enginebench.runs.history import write_history
-    from enginebench.runs.site import write_site
+    from enginebench.runs.site import find_runs, write_site
 
     document, stored = history(path, **options), find_results_folder(path)
+    # What cannot be written is refused before anything else is.
+    if shown["site"] is not None:
+        find_runs(stored)
+    if shown["parquet"] is not None:
+        import_pyarrow()
+    if shown["mlflow"] is not None:
+        import_mlflow()
     out = Path(shown["out"] or ("history" if "://" in path else stored / "history"))
     written = write_history(document, stored, out)
     door.show(document, shown, door.tables(lambda document: list_history(document, shown["last"])))

@@ -14,6 +14,7 @@ from enginebench.core.records import TrafficCell
 from enginebench.report.charts import render_png
 from enginebench.report.history import OTHERS, collect_trends, draw_trend, export_mlflow, list_history, write_parquet
 from enginebench.runs.history import read_history, write_history
+from enginebench.verbs.history import command
 from reports import draw
 from stored_history import runs
 from stored_run import EVIL, make_results, make_results_with_warnings, write_run
@@ -173,3 +174,15 @@ def test_an_empty_page_of_mlflow_is_not_the_last(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "mlflow.exceptions", SimpleNamespace(MlflowException=OSError))
     assert export_mlflow([], "http://x", "e") == (0, 0)
     assert asked == [None, "second"]
+
+
+@pytest.mark.parametrize("option", ["--site", "--parquet", "--mlflow"])
+def test_what_an_option_refuses_leaves_nothing_written(option, tmp_path, monkeypatch) -> None:
+    """An empty folder has no site, and without its package there is no table and no store of MLflow."""
+    for name in ("pyarrow", "mlflow"):
+        monkeypatch.setitem(sys.modules, name, None)
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError if option == "--site" else MissingDependency):
+        command.main(["results", option, "new"], standalone_mode=False)
+    assert not (tmp_path / "new").exists() and not [*(tmp_path / "results").iterdir()]
