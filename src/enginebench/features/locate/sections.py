@@ -14,7 +14,8 @@ def list_located(document: DriftDocument) -> Sequence[Section]:
     located = document.located
     if located is None:
         return []
-    sections = [make_section(side) for side in located.sides]
+    # A configuration beside itself, where a run has no other to compare it with, has one section.
+    sections = [make_section(side) for side in {side.text: side for side in located.sides}.values()]
     if located.between is not None:
         behind = (f"Behind it, {one.node} ({one.kind}) differs as well. {one.unlike}" for one in located.further)
         parts = [*write_notes([*explain_fault(located.between), *behind]), *list_ways(located.between)]

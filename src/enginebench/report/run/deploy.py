@@ -60,8 +60,11 @@ def list_locating(document: RunDocument, folder: Path | None, deployment: Deploy
     wrong = next((row for row in rows if row.outputs == "changed"), None)
     if folder is None or wrong is None or find_hook(FaultLocator) is None:
         return
-    others = [row for row in rows if row.outputs not in ("changed", "not_judged")]
-    base = next((row for row in others if row.setup.shapes == wrong.setup.shapes), wrong)
+    ran = [row for row in rows if row.p50_ms is not None and row.outputs != "changed"]
+    alike = [row for row in ran if row.setup.shapes == wrong.setup.shapes]
+    # One that was not judged, such as a baseline whose outputs vary, shows more than `wrong` beside itself, which
+    # still compares each node with the reference.
+    base = min(alike, key=lambda row: row.outputs == "not_judged", default=wrong)
     allowed = [d.options for row in (base, wrong) if deployment and (d := deployment.deliveries.get(row.id))]
     options = dict.fromkeys(choice for choices in allowed for choice in choices if choice[0] in OPTIONS["drift"])
     files = [str(get_row_file(folder, row)) for row in (base, wrong)]

@@ -60,6 +60,7 @@ def test_what_was_known_is_kept(side: OpenSide, tmp_path: Path, monkeypatch: Any
     assert located.interrupted is isinstance(failure, KeyboardInterrupt)
     assert located.sides[0].fault is not None and located.sides[0].fault.node == "scaled"
     assert len(located.sides) == (1 if located.interrupted else 2)
+    assert format_sections(list_located(MagicMock(located=located))).count("leaves its graph") == 1
 
 
 def test_that_the_user_ended_a_search_is_said_once(side: OpenSide, tmp_path: Path, monkeypatch: Any) -> None:

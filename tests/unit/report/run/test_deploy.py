@@ -1,6 +1,11 @@
 """Which command deploys a run: of the recommended configuration, or of the best other one, with the reason."""
 
-from enginebench.report.run.deploy import Delivery, Deployment, list_deploy
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.report.run.deploy import Delivery, Deployment, get_row_file, list_deploy, list_locating
 from enginebench.report.run.rows import RunDocument, describe_run
 from samples import make_drift, make_implausible, make_machine, make_result
 
@@ -59,3 +64,22 @@ def test_no_command_is_shown_where_nothing_is_left() -> None:
     ]
     gone = dict.fromkeys(("pytorch", "ort", "openvino"), "no models")
     assert deploy(describe(), **gone) == ["no configuration can be delivered: no models"]
+
+
+@pytest.mark.feature("locate")
+@pytest.mark.parametrize(
+    ("baseline", "beside"),
+    [({}, "pytorch"), ({"outputs": "not_judged"}, "pytorch"), ({"outputs": "not_judged", "p50_ms": None}, "ort")],
+)
+def test_faults_are_located_beside_what_ran(baseline: dict[str, object], beside: str, tmp_path: Path) -> None:
+    """A configuration beside itself is the last resort: not where the baseline ran and was not judged."""
+    document = describe("ort")
+    first, wrong, _ = sorted(document.rows, key=lambda row: ("pytorch", "ort", "openvino").index(row.engine))
+    rows = [replace(first, **baseline), wrong]
+    (tmp_path / "rows").mkdir()
+    for row in rows:
+        get_row_file(tmp_path, row).touch()
+    (command,) = list_locating(replace(document, rows=rows), tmp_path, None)
+    base = next(row for row in rows if row.engine == beside)
+    files = [str(get_row_file(tmp_path, row)) for row in (base, wrong)]
+    assert command == f"enginebench drift {files[0]} {files[1]} --locate"
