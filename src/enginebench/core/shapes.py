@@ -201,6 +201,11 @@ def find_own_batch(module: Artifact) -> int | None:
     return next((shapes.smallest[0] for shapes in module.allowed.values()), None) if module.kind == "torch" else None
 
 
+def explain_own_batch(model: str, own: int, batch: int) -> str:
+    """Explain that a PyTorch model takes one batch only, which is not the requested."""
+    return f"{model} takes a batch of {own} only, not {batch}: give --batch {own}"
+
+
 def find_built_batch(module: Artifact) -> int:
     """The batch of the inputs that a PyTorch model was described with; 1 of one that takes no batch."""
     first = next((spec.shape[0] for spec in module.inputs[:1] if spec.shape), 1)

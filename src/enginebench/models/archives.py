@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import ModelError, explaining
 from enginebench.core.records import TensorSpec
+from enginebench.core.trees import INPUT
 
 # The largest member that is read: beyond it the inputs are found out once the module is loaded.
 _MOST_BYTES = 64 << 20
@@ -234,11 +235,39 @@ class _Program(Struct):
     graph_module: _GraphModule
 
 
+class _Size(Struct):
+    as_int: int | None = None  # of an axis that takes no other length
+
+
 def read_program_inputs(path: Path) -> tuple[TensorSpec, ...] | None:
     """Read names, dtypes and ranks of an exported program's inputs, each a tensor; None if they cannot be read.
 
     All axes are open: which lengths the program takes shows when it runs.
     """
+    metas = _read_program_metas(path)
+    if metas is None:
+        return None
+    axes = itertools.count()
+    shapes = {name: tuple(f"n{next(axes)}" for _ in meta.sizes) for name, meta in metas.items()}
+    # With a size of its own an open axis is no batch: which one is shows when the module runs.
+    return tuple(
+        TensorSpec(name=name, dtype=_DTYPES[meta.dtype], shape=shapes[name], sizes=(1,) * len(shapes[name]))
+        for name, meta in metas.items()
+    )
+
+
+def read_program_batch(path: Path) -> int | None:
+    """Return the only length that the first axes of an exported program's inputs take; None if it is not one length,
+    is open, or cannot be read."""
+    metas = _read_program_metas(path) or {}
+    if not all(meta.sizes for meta in metas.values()):
+        return None
+    lengths = {msgspec.json.decode(meta.sizes[0], type=_Size).as_int for meta in metas.values()}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def _read_program_metas(path: Path) -> dict[str, _Meta] | None:
+    """Read what an exported program says of its inputs, by their names; None if they cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             member = next(name for name in archive.namelist() if name.endswith(_GRAPHS))
@@ -254,14 +283,13 @@ def read_program_inputs(path: Path) -> tuple[TensorSpec, ...] | None:
         plain = all(argument.type is None for argument in arguments)  # others hold tensors with names of their own
         if not plain or not len(arguments) == len(names) == len(inputs):
             return None
-        specs, axes = list[TensorSpec](), itertools.count()
+        if len(tree.children_spec[0].children_spec) == len(names) == 1:
+            names = [INPUT]  # as `core/trees.py` names the only positional argument
+        metas = dict[str, _Meta]()
         for name, one in zip(names, inputs, strict=True):
             if one is None:
                 return None
-            meta = module.graph.tensor_values[one.name]
-            shape = tuple(f"n{next(axes)}" for _ in meta.sizes)
-            # With a size of its own an open axis is no batch: which one is shows when the module runs.
-            specs.append(TensorSpec(name=name, dtype=_DTYPES[meta.dtype], shape=shape, sizes=(1,) * len(shape)))
-        return tuple(specs)
+            metas[name] = module.graph.tensor_values[one.name]
+        return metas if all(meta.dtype in _DTYPES for meta in metas.values()) else None
     except (*_DAMAGE, StopIteration, msgspec.MsgspecError):
         return None

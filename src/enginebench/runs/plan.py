@@ -45,6 +45,7 @@ from enginebench.core.shapes import (
     PAD,
     batch_artifact,
     explain_no_padding,
+    explain_own_batch,
     find_batch_axes,
     find_built_batch,
     find_own_batch,
@@ -391,7 +392,7 @@ def _plan_configuration(
             problem = str(error)
     own = find_own_batch(sources[0]) if sources else None
     if own not in (None, spec.batch):
-        problem = f"{sources[0].model} takes a batch of {own} only, not {spec.batch}: give --batch {own}"
+        problem = explain_own_batch(sources[0].model, own, spec.batch)
     return PlannedConfiguration(
         id=configuration_id(spec, spec.precision, measure),
         model=sources[0].model if sources else request.model,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import enginebench
-from enginebench.models.archives import read_program_inputs, read_script_inputs
+from enginebench.models.archives import read_program_batch, read_program_inputs, read_script_inputs
 from enginebench.models.torch.scripted import describe_inputs, open_scripted
 from enginebench.models.torch.source import make_torch_artifact
 from held_device import check_refused_at_once
@@ -41,6 +41,11 @@ class Pictures(nn.Module):
 class OfADictionary(nn.Module):
     def forward(self, parts: dict[str, torch.Tensor], by: float) -> torch.Tensor:
         return parts["a"] * parts["b"] * by
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return x * factor
 
 
 X, IDS = torch.rand(2, 3, 8), torch.zeros(2, 3, dtype=torch.long)
@@ -78,6 +83,28 @@ def test_a_program_reveals_the_names_types_and_ranks_that_its_module_has(tmp_pat
     assert [(s.name, s.dtype, len(s.shape)) for s in described] == [(s.name, s.dtype, len(s.shape)) for s in made]
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_lone_input_has_the_name_that_the_module_gives_it(named: bool, tmp_path: Path) -> None:
+    """Only the name of both can be given to --input-shape."""
+    path = tmp_path / "net.pt2"
+    image = torch.zeros(1, 3, 8, 8)
+    save_program(Pictures(), path, *([] if named else [image]), **({"kwargs": {"image": image}} if named else {}))
+    described = read_program_inputs(path)
+    made = make_torch_artifact(str(path), tmp_path / "made").inputs
+    assert described is not None
+    assert [spec.name for spec in described] == [spec.name for spec in made] == ["image" if named else "input"]
+
+
+def test_a_program_reveals_the_only_batch_that_it_takes(tmp_path: Path) -> None:
+    path, batch = tmp_path / "net.pt2", torch.export.Dim("batch")
+    save_program(TwoInputs(), path, X, IDS)
+    assert read_program_batch(path) == 2
+    save_program(TwoInputs(), path, X, IDS, dynamic_shapes=({0: batch}, {0: batch}))
+    assert read_program_batch(path) is None
+    save_program(Scaled(), path, X, torch.rand(1))  # of two lengths none is the batch
+    assert read_program_batch(path) is None
+
+
 def test_the_same_program_in_the_older_format_reveals_the_same(tmp_path: Path) -> None:
     path, older = tmp_path / "net.pt2", tmp_path / "older.pt2"
     save_program(TwoInputs(), path, X, IDS)
@@ -108,10 +135,6 @@ def test_a_damaged_archive_reveals_nothing(read: Callable[[Path], object], fault
 
 
 def test_examples_whose_first_axes_differ_are_run_and_not_kept_as_entries(tmp_path: Path) -> None:
-    class Scaled(nn.Module):
-        def forward(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-            return x * factor
-
     save_program(Scaled(), tmp_path / "net.pt2", X, torch.rand(1))
     made = make_torch_artifact(str(tmp_path / "net.pt2"), tmp_path / "made")
     assert [spec.name for spec in made.inputs] == ["x", "factor"]
@@ -139,6 +162,14 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "names": (lambda: enginebench.run("net.pt2", inputs="names.npz", **SHORT), "unknown input 'y'; missing input 'x'"),
     "types": (lambda: enginebench.run("net.pt2", inputs="types.npz", **SHORT), "has dtype float64, not float32"),
     "a name of a shape": (lambda: enginebench.run("net.pt2", input_shape="z:1x8", **SHORT), "the inputs are x, ids"),
+    "a batch that the program does not take": (
+        lambda: enginebench.run("net.pt2", batch=8, **SHORT),
+        "net.pt2 takes a batch of 2 only, not 8: give --batch 2",
+    ),
+    "a batch that the program does not take, in bench": (
+        lambda: enginebench.bench("net.pt2", engine="pytorch", batch=8, out="r"),
+        "net.pt2 takes a batch of 2 only, not 8: give --batch 2",
+    ),
     "weights of another network": (
         lambda: enginebench.run("digits-mlp", weights="other.pt", **SHORT),
         "weights of other.pt do not fit the module: they have",

@@ -35,13 +35,14 @@ from enginebench.core.errors import (
 )
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
-from enginebench.core.shapes import BATCH_AXIS, concrete_shape, free_batch, match_axes
+from enginebench.core.shapes import BATCH_AXIS, concrete_shape, explain_own_batch, free_batch, match_axes
 from enginebench.core.store import is_bundle
 from enginebench.engines.registry import takes
 from enginebench.models.archives import (
     check_program,
     count_weights,
     explain_no_examples,
+    read_program_batch,
     read_program_inputs,
     read_script_inputs,
 )
@@ -198,10 +199,14 @@ def _check_engines(request: RunRequest) -> None:
 
 
 def _check_batches(request: RunRequest, specs: Sequence[TensorSpec] | None) -> None:
-    """Check that a graph which fixes its batch takes one of those requested: the run skips the others, each with its
-    reason."""
+    """Check that a graph or an exported program which fixes its batch takes one of those requested: the run skips the
+    others, each with its reason."""
     ref = _find_ref(request.source)
-    if ref is None or ref.kind != "onnx" or not specs or request.any_batch or request.traffic:
+    if ref is None or not specs or request.any_batch or request.traffic:
+        return
+    if ref.kind == "pt2" and (own := read_program_batch(ref.path)) and own not in request.batches:
+        raise UsageError(explain_own_batch(request.model, own, request.batches[0]))
+    if ref.kind != "onnx":
         return
     from enginebench.models.onnx.source import read_onnx_head
 

@@ -29,7 +29,7 @@ from enginebench.core.plan_notes import KEPT, read_note, write_note
 from enginebench.core.protocols import Feeds
 from enginebench.core.recipes import FEW_BITS, find_needs
 from enginebench.core.records import Artifact, ModelSource, Normalize, TensorSpec
-from enginebench.core.shapes import find_built_batch, find_own_batch, match_axes
+from enginebench.core.shapes import explain_own_batch, find_built_batch, find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, derive, hash_files
 from enginebench.engines.registry import find_entry
 from enginebench.models.check_inputs import read_examples
@@ -233,7 +233,7 @@ def _export_graph(
 
     own = find_own_batch(made)
     if job.onnx_out and own not in (None, job.batch) and not job.any_batch:
-        raise ModelError(f"{made.model} takes a batch of {own} only, not {job.batch}: give --batch {own}")
+        raise ModelError(explain_own_batch(made.model, own, job.batch))
     batch = own or (find_built_batch(made) if job.any_batch else job.batch)
     out = Path(job.onnx_out) if job.onnx_out else Path(job.out_dir) / "model.onnx"
     export = partial(
