@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import inspect
-import json
 import math
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from enginebench import __version__
-from enginebench.core.commands import COMMAND, IN_FILE, OPTIONS_FILE, VERB, join_words
+from enginebench.core.commands import COMMAND, IN_FILE, OPTIONS_FILE, VERB, join_words, list_starting_words
 from enginebench.core.errors import (
     ArtifactError,
     DependencyError,
@@ -50,9 +49,6 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 # No file descriptor, process or memory is left to this process, or to the system.
 FULL = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 RAISE_LIMIT = "End other programs, or raise the limit of this shell (ulimit -n 1024, ulimit -u, ulimit -v)"
-
-# What runs a command in an environment that it keeps in its cache, by the folder of that environment.
-RUNNERS = {"archive-v0": ("uvx", "--from"), "pipx": ("pipx", "run", "--spec")}
 
 # Those of the kernel, then those of features; the groups of --help stand in the order in which they first appear.
 VERBS = {
@@ -210,7 +206,7 @@ def main(args: list[str] | None = None) -> None:
             for line in clean_lines(tail).splitlines()[-20:]:
                 click.echo(f"  {line}", err=True)
         words = sys.argv[1:] if args is None else args
-        if again := format_with_extras(str(error), Path(sys.prefix), words):
+        if again := format_with_extras(str(error), sys.prefix, words):
             click.echo(f"This environment is temporary: pip adds nothing to it. Instead: {again}", err=True)
         code = error.exit_code
     except UnicodeEncodeError as error:
@@ -238,26 +234,11 @@ def main(args: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def format_with_extras(message: str, prefix: Path, arguments: Sequence[str]) -> str | None:
+def format_with_extras(message: str, prefix: str, arguments: Sequence[str]) -> str | None:
     """Format the command again with the extras that a message names, if a runner made the environment for it alone."""
-    extras = dict.fromkeys(re.findall(r"enginebench\[([\w,-]+)\]", message))
-    runner = RUNNERS.get(prefix.parent.name)
-    if runner is None or not extras:
-        return None
-    origin = read_origin(prefix)
-    package = f"enginebench[{','.join(extras)}]" + (f" @ {origin}" if origin else "")
-    return join_words([*runner, package, "enginebench", *arguments])
-
-
-def read_origin(prefix: Path) -> str:
-    """Return the URL of the wheel or folder that this was installed from; "" where it came from an index by its name.
-
-    Source: https://packaging.python.org/en/latest/specifications/direct-url
-    """
-    for path in prefix.glob("lib/python*/site-packages/enginebench-*.dist-info/direct_url.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return str(json.loads(path.read_bytes())["url"])
-    return ""
+    missing = dict.fromkeys(re.findall(r"enginebench\[([\w,-]+)\]", message))
+    words = list_starting_words(prefix, tuple(missing))
+    return join_words([*words, *arguments]) if missing and len(words) > 1 else None
 
 
 def format_inaccessible(error: OSError) -> str:

@@ -1,10 +1,15 @@
 """Format the commands that EngineBench prints: a verb with options that it has, so that the command runs when typed."""
 
+import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
 from typing import TypeAlias
 
 # An option and its value; None of a flag.
@@ -17,6 +22,9 @@ VERB: ContextVar[str] = ContextVar("VERB", default="run")
 
 # Writes that command line as a file of options; None where there is none, or its verb takes no such file.
 OPTIONS_FILE: ContextVar[Callable[[], str] | None] = ContextVar("OPTIONS_FILE", default=None)
+
+# What runs a command in an environment that it keeps in its cache, by the folder of that environment.
+RUNNERS = {"archive-v0": ("uvx", "--from"), "pipx": ("pipx", "run", "--spec")}
 
 # Verb -> the options that few need: in the file of --config, and in Python, but not on the command line.
 IN_FILE: dict[str, frozenset[str]] = {
@@ -80,6 +88,7 @@ OPTIONS: dict[str, frozenset[str]] = {
 READERS = frozenset({"baseline save", "deliver", "report"})
 # Options that provide real inputs, the most usual first.
 REAL_INPUTS: tuple[tuple[str, str], ...] = (("--inputs", "F.npz"), ("--data", "DIR"))
+PACKAGES = "lib/python*/site-packages"
 _HOME = re.compile(r"~/(.+)", re.DOTALL)
 
 
@@ -128,8 +137,56 @@ def format_command(verb: str, *arguments: str, options: Sequence[Choice] = ()) -
         arguments: of the verb, in their order. One that begins with a dash is a path.
         options: that the verb has; ValueError otherwise.
     """
-    shown = format_choices(verb, options)
-    return " ".join(filter(None, (f"enginebench {verb}", join_words(map(tell_from_option, arguments)), shown)))
+    shown, start = format_choices(verb, options), join_words(list_starting_words(sys.prefix))
+    return " ".join(filter(None, (f"{start} {verb}", join_words(map(tell_from_option, arguments)), shown)))
+
+
+@cache
+def list_starting_words(prefix: str, missing: tuple[str, ...] = ()) -> Sequence[str]:
+    """List the words that start EngineBench: its name, or what a runner needs that made the environment for it alone.
+
+    Args:
+        prefix: of the environment, `sys.prefix`.
+        missing: extras that it lacks.
+    """
+    runner = RUNNERS.get(Path(prefix).parent.name)
+    if runner is None:
+        return ("enginebench",)
+    extras = ",".join(dict.fromkeys((*_list_extras(prefix), *missing)))
+    origin = _read_origin(prefix)
+    package = "enginebench" + (f"[{extras}]" if extras else "") + (f" @ {origin}" if origin else "")
+    return (*runner, package, "enginebench")
+
+
+def _list_extras(prefix: str) -> Sequence[str]:
+    """List the extras whose packages an environment has."""
+    from importlib.metadata import distributions  # needed in the environment of a runner alone
+
+    places = [str(path) for path in Path(prefix).glob(PACKAGES)]
+    # A folder that is left of a package has no name.
+    found = {_name(one.name): one for one in distributions(path=places) if one.name}
+    needed: dict[str, set[str]] = {}
+    for requirement in (found["enginebench"].requires or ()) if "enginebench" in found else ():
+        name = _name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+        if (extra := re.search(r"""extra == ['"]([\w-]+)""", requirement)) and name != "enginebench":
+            needed.setdefault(extra[1], set()).add(name)
+    return [extra for extra, names in needed.items() if names <= found.keys()]
+
+
+def _name(package: str) -> str:
+    """The name of a package as an index compares it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _read_origin(prefix: str) -> str:
+    """Return the URL of the wheel or folder that this was installed from; "" where it came from an index by its name.
+
+    Source: https://packaging.python.org/en/latest/specifications/direct-url
+    """
+    for path in Path(prefix).glob(f"{PACKAGES}/enginebench-*.dist-info/direct_url.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads(path.read_bytes())["url"])
+    return ""
 
 
 def advise_dynamic_batch() -> str:

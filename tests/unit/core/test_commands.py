@@ -2,6 +2,9 @@
 
 import os
 import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -66,3 +69,28 @@ def test_python_hears_of_an_argument_and_the_command_line_of_an_option() -> None
     token = COMMAND.set(("enginebench", "run"))
     assert name_flag("--no-wait", "wait=False") == "--no-wait"
     COMMAND.reset(token)
+
+
+def test_a_command_printed_under_uvx_starts_as_the_one_that_was_typed(tmp_path: Path, monkeypatch: Any) -> None:
+    """`enginebench` alone is no command there: its environment is in the cache of uvx."""
+    packages = tmp_path / "archive-v0" / "x1" / "lib" / "python3.11" / "site-packages"
+    needed = {
+        "enginebench": (
+            "numpy",
+            "onnx>=1.17; extra == 'ort'",
+            "onnxruntime>=1.20 ; extra == 'ort'",
+            "torch; extra == 'torch'",
+        ),
+        "onnxruntime": (),
+        "ONNX": (),
+        "numpy": (),
+    }
+    for name, requirements in needed.items():
+        folder = packages / f"{name}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        lines = (f"Name: {name}", "Version: 1.0", *(f"Requires-Dist: {one}" for one in requirements))
+        (folder / "METADATA").write_text("\n".join(lines))
+    (packages / "enginebench-1.0.dist-info" / "direct_url.json").write_text('{"url": "file:///tmp/e%20b.whl"}')
+    monkeypatch.setattr(sys, "prefix", str(packages.parents[2]))
+    command = format_command("deliver", "out", options=[("--row", "ort-fp32")])
+    assert command == ("uvx --from 'enginebench[ort] @ file:///tmp/e%20b.whl' enginebench deliver out --row ort-fp32")

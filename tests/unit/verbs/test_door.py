@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import enginebench
+from enginebench.core.commands import list_starting_words
 from enginebench.core.errors import ArtifactError, MeasurementError, MissingDependency, UsageError
 from enginebench.core.records import Availability
 from enginebench.door import VERBS, format_with_extras, main, program
@@ -186,8 +187,8 @@ def test_a_temporary_environment_gets_the_command_with_the_extra(prefix: str, ag
     """Typed after `uvx` or `pipx run`, the line with pip would install into another environment, or fail."""
     words = ["run", "a b.onnx", "--engines", "ort"]
     missing = 'onnxruntime is not installed. To add: pip install "enginebench[ort]" (or: pip install onnxruntime onnx)'
-    assert format_with_extras(missing, Path(prefix), words) == again
-    assert format_with_extras("there is no model a.onnx", Path(prefix), words) is None
+    assert format_with_extras(missing, prefix, words) == again
+    assert format_with_extras("there is no model a.onnx", prefix, words) is None
 
 
 def test_the_command_with_the_extra_is_printed_below_the_error(
@@ -207,6 +208,7 @@ def test_the_command_with_the_extra_is_printed_below_the_error(
     metadata = tmp_path / "archive-v0/x1/lib/python3.11/site-packages/enginebench-0.1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "direct_url.json").write_text('{"url": "file:///tmp/e%20b.whl"}')
+    list_starting_words.cache_clear()
     with pytest.raises(SystemExit):
         main(["doctor"])
     *_, last = capsys.readouterr().err.splitlines()
