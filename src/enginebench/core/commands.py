@@ -164,13 +164,13 @@ def _list_extras(prefix: str) -> Sequence[str]:
 
     places = [str(path) for path in Path(prefix).glob(PACKAGES)]
     # A folder that is left of a package has no name.
-    found = {_name(one.name): one for one in distributions(path=places) if one.name}
+    packages = {_name(one.name): one for one in distributions(path=places) if one.name}
     needed: dict[str, set[str]] = {}
-    for requirement in (found["enginebench"].requires or ()) if "enginebench" in found else ():
+    for requirement in (packages["enginebench"].requires or ()) if "enginebench" in packages else ():
         name = _name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
         if (extra := re.search(r"""extra == ['"]([\w-]+)""", requirement)) and name != "enginebench":
             needed.setdefault(extra[1], set()).add(name)
-    return [extra for extra, names in needed.items() if names <= found.keys()]
+    return [extra for extra, names in needed.items() if names <= packages.keys()]
 
 
 def _name(package: str) -> str:
