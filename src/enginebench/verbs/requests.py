@@ -92,7 +92,8 @@ def make_request(
     check_engines(() if wanted else named, device, measure)
     buckets = read_each_shape(chosen, several=measures_several)
     if measures_several and chosen["traffic"] is not None:
-        traffic, named, batches = read_run_mix(chosen), tuple(split_engines(named, device)), (1,)
+        traffic, batches = read_run_mix(chosen), (1,)
+        named = tuple(split_engines(named, traffic, device))
     request = RunRequest(
         model=model,
         engines=named,
@@ -113,7 +114,7 @@ def make_request(
         dynamic_axes=read_axes(chosen["dynamic_axes"]),
         inputs=to_text(chosen["inputs"]),
         operator_libraries=list_libraries(chosen["ort_extension"]),
-        baseline=name_baseline(chosen, device),
+        baseline=name_baseline(chosen["baseline"], traffic, device),
         timeout_s=chosen["timeout"] if "timeout" in opts.list_all_options(declared) else TIMEOUT_S,
         quick=chosen["quick"],
         data=to_text(chosen["data"]),
@@ -143,11 +144,11 @@ def fill_run_options(options: Opening, declared: type) -> "RunOptions":
     return cast(RunOptions, opts.fill(RunOptions, shared))
 
 
-def name_baseline(options: "RunOptions", device: str) -> str | None:
+def name_baseline(engine: str | None, traffic: Sequence[TrafficPart], device: str) -> str | None:
     """Return the baseline; of a mix as the engine is listed there, the one that serves all shapes."""
-    if options["baseline"] is None or options["traffic"] is None:
-        return options["baseline"]
-    return format_options(*next(split_engines([parse_engine(options["baseline"])], device)))
+    if engine is None or not traffic:
+        return engine
+    return format_options(*next(split_engines([parse_engine(engine)], traffic, device)))
 
 
 def read_run_mix(options: "RunOptions") -> tuple[TrafficPart, ...]:
@@ -181,13 +182,22 @@ def read_mix(
 
 
 def split_engines(
-    engines: Iterable[tuple[str, dict[str, str]]], device: str, *, delivered: bool = False
+    engines: Iterable[tuple[str, dict[str, str]]],
+    traffic: Sequence[TrafficPart],
+    device: str,
+    *,
+    delivered: bool = False,
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each engine once with what serves all shapes of a mix, and once with one for each shape, unless named.
+
+    For a mix of one shape these are the same: each engine is yielded as it is.
 
     Args:
         delivered: the fastest is to become a bundle, which has one engine for all shapes.
     """
+    if all((part.shape, part.axes) == (traffic[0].shape, traffic[0].axes) for part in traffic):
+        yield from engines
+        return
     for name, options in engines:
         choices = find_entry(name).describe_on(find_device(name, device)).for_shapes
         apart = next((choice for choice in choices[1:] if choice.items() <= options.items()), None)

@@ -191,7 +191,7 @@ def make_request(model: str, options: TuneOptions, default_batch: int | None = N
     run = make_run_request(
         model,
         options,
-        engines=split_engines(engines, device, delivered=delivered) if traffic else engines,
+        engines=split_engines(engines, traffic, device, delivered=delivered) if traffic else engines,
         precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # FP32 is always the reference of the outputs
         batches=batches,
         measure=MeasureSpec(seed=options["seed"], processes=processes),
