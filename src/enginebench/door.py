@@ -31,7 +31,16 @@ from enginebench.core.errors import (
     explaining,
 )
 from enginebench.core.features import Plugin, Verb, check_separate, find_plugins, list_brought, list_verbs, load_plugin
-from enginebench.core.text import clean_lines, clean_text, escape_json, find_failure, list_or, open_standard
+from enginebench.core.text import (
+    TIME,
+    clean_lines,
+    clean_text,
+    escape_json,
+    find_failure,
+    list_or,
+    open_standard,
+    parse_seconds,
+)
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -278,6 +287,18 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class SecondsRange(FiniteRange):
+    """A range of seconds, also in other units: 200ms, 90s, 20m, 1.5h."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds, if the text is a time and lies in the range."""
+        seconds = parse_seconds(value) if isinstance(value, str) else value
+        try:
+            return super().convert(float(value) if seconds is None else seconds, param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} is no time; expected seconds, or a time such as 200ms, 90s or 20m", param, ctx)
+
+
 def choose_type(option: Opt) -> Any:
     """Return the click type that parses the text of an option."""
     low: Any = option.ge if option.gt is None else option.gt
@@ -289,7 +310,8 @@ def choose_type(option: Opt) -> Any:
     if option.kind is int:
         return click.IntRange(low, high)
     if option.kind is float:
-        return FiniteRange(low, high, min_open=option.gt is not None, max_open=option.lt is not None)
+        kind = SecondsRange if option.metavar == TIME else FiniteRange
+        return kind(low, high, min_open=option.gt is not None, max_open=option.lt is not None)
     if option.path is not None:
         return click.Path(dir_okay="file" not in option.path, file_okay="folder" not in option.path)
     return click.STRING

@@ -27,6 +27,7 @@ from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN, TIMEOUT_S
 from enginebench.core.records import Cache, Scope, Task
 from enginebench.core.store import check_writable
+from enginebench.core.text import TIME
 from enginebench.runs.request import name_default_engines
 
 if sys.version_info >= (3, 11):
@@ -249,7 +250,7 @@ Wait: TypeAlias = Annotated[
         more="Failing ends with exit code 6",
     ),
 ]
-Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", TIMEOUT_S, ge=1)]
+Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", TIMEOUT_S, ge=1, metavar=TIME)]
 Batch: TypeAlias = Annotated[
     int | None, Opt("Batch size. [that of --input-shape, else of the example inputs, else 1]", ge=1)
 ]
@@ -533,7 +534,7 @@ class Timing(TypedDict, total=False):
     ]
     # A trial's response may have 512 MB; a million calls with the times of a GPU are 20 MB of it.
     iters: Annotated[int | None, Opt("Exact number of timed calls. [until settled]", ge=1, le=20_000_000)]
-    time_limit: Annotated[float, Opt("Seconds of timed calls in each process.", 1.0, gt=0, metavar="S")]
+    time_limit: Annotated[float, Opt("Seconds of timed calls in each process.", 1.0, gt=0, metavar=TIME)]
     processes: Annotated[
         int | None,
         Opt(

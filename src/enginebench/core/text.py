@@ -204,3 +204,15 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
         plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
         spelled.append(ASCII.get(character) or plain or "?")
     return "".join(spelled), error.end
+
+
+# The metavar of options that take a time: 200ms, 90s, 20m, 1.5h, or seconds.
+TIME = "TIME"
+_SECONDS_PER = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)")
+
+
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds of a time such as `90s`, `20m`, `1.5h` or `3`; None if it is none."""
+    match = _TIME.fullmatch(text.strip())
+    return float(match[1]) * _SECONDS_PER[match[2]] if match else None

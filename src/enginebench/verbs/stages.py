@@ -14,6 +14,7 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.names import format_options, parse_precision
 from enginebench.core.records import MeasureSpec
 from enginebench.core.store import encode, write_atomic
+from enginebench.core.text import TIME
 from enginebench.engines.registry import read_engines
 from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Native, Opt, PathLike, Precision, Shared, Texts, Unpack, Wait, verb
@@ -47,7 +48,7 @@ class StagesOptions(Shared, total=False):
     save_images: Annotated[
         PathLike | None, Opt("Keep the images in this folder, for `calibrate --data`.", path="new folder")
     ]
-    time_limit: Annotated[float, Opt("Seconds of each of the two measurements.", 3.0, gt=0, metavar="S")]
+    time_limit: Annotated[float, Opt("Seconds of each of the two measurements.", 3.0, gt=0, metavar=TIME)]
     input_size: InputSize
     wait: Wait
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from enginebench import options
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import MeasureSpec
-from enginebench.door import FiniteRange, program
+from enginebench.door import FiniteRange, SecondsRange, program
 from enginebench.engines.registry import read_engines
 from enginebench.runs import request
 from enginebench.runs.child import environments
@@ -253,3 +254,26 @@ def test_every_option_with_a_choice_refuses_another_by_its_words() -> None:
         with pytest.raises(click.BadParameter, match="nosuch") as refusal:
             option.type.convert("nosuch", option, click.Context(click.Command(verb)))
         assert all(repr(choice) in refusal.value.format_message() for choice in option.type.choices)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3", 3), ("0.5", 0.5), ("200ms", 0.2), ("90s", 90), ("20m", 1200), ("1.5h", 5400)]
+)
+def test_every_option_of_seconds_takes_units(text: str, seconds: float) -> None:
+    taking = [option for _, option in OPTIONS if isinstance(option.type, SecondsRange) and option.type.min != 1]
+    assert {"--time-limit", "--duration", "--time-budget"} <= {option.opts[-1] for option in taking}
+    assert {option.type.convert(text, option, click.Context(click.Command("run"))) for option in taking} == {seconds}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("soon", "is no time; expected seconds, or a time such as 200ms"),
+        ("3 weeks", "is no time"),
+        ("-1", "x>0"),
+        ("0s", "x>0"),
+    ],
+)
+def test_what_is_no_time_is_refused_with_what_is_one(text: str, why: str) -> None:
+    done = CliRunner().invoke(program, ["run", "digits-mlp", "--time-limit", text])
+    assert done.exit_code == 2 and why in done.output and "--time-limit" in done.output

@@ -23,7 +23,7 @@ from enginebench.core.errors import (
 from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
-from enginebench.core.text import count_of, stamp_utc
+from enginebench.core.text import TIME, count_of, stamp_utc
 from enginebench.engines.registry import ENTRIES, find_device, find_entry, read_engines
 from enginebench.features.load.scenario import Scenario
 from enginebench.measure.machine import describe_machine
@@ -79,11 +79,11 @@ class LoadOptions(Modules, Shared, total=False):
     arrivals: Annotated[
         PathLike, Opt("poisson, constant, or a file with one time in seconds on each line.", "poisson", metavar="KIND")
     ]
-    duration: Annotated[float | None, Opt("Seconds of a point. [10; of a probe 3]", gt=0, metavar="S")]
+    duration: Annotated[float | None, Opt("Seconds of a point. [10; of a probe 3]", gt=0, metavar=TIME)]
     rounds: Annotated[
         int, Opt("Searches for the capacity of each engine, interleaved; a verdict needs 6.", 1, ge=1, le=100)
     ]
-    time_budget: Annotated[float, Opt("Seconds that all searches together may take.", 900.0, gt=0, metavar="S")]
+    time_budget: Annotated[float, Opt("Seconds that all searches together may take.", 900.0, gt=0, metavar=TIME)]
     streams: Annotated[Numbers, Opt("Streams of the engine, each with --threads; several by commas. [1]", metavar="S")]
     max_batch: Annotated[Numbers, Opt("Requests computed together at most; several by commas. [1]", metavar="B")]
     max_wait_ms: Annotated[float, Opt("How long a request waits for others to fill its batch.", 0.0, ge=0)]

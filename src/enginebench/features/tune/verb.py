@@ -1,7 +1,6 @@
 """`tune`: the fastest settings of any engine with the same outputs, and whether they beat the defaults."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import require_hook
 from enginebench.core.hooks import BundlePlace, BundlePrinter, BundleWriter
 from enginebench.core.records import MeasureSpec
+from enginebench.core.text import parse_seconds
 from enginebench.engines.registry import read_engines
 from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
 from enginebench.features.tune.space import Goal
@@ -26,14 +26,10 @@ from enginebench.verbs import common
 from enginebench.verbs.requests import CheckingOutputs, read_mix, split_engines
 from enginebench.verbs.requests import make_request as make_run_request
 
-UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
-
 
 def parse_budget(text: str) -> float:
-    match = _TIME.fullmatch(text.strip())
-    seconds = float(match[1]) * UNITS_OF_TIME[match[2]] if match else 0.0
-    if not 0 < seconds < math.inf:
+    seconds = parse_seconds(text)
+    if seconds is None or not 0 < seconds < math.inf:
         raise UsageError(f"--time-budget {text!r}: expected a time such as 20m, 90s or 1.5h")
     return seconds
 
