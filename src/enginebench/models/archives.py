@@ -262,7 +262,10 @@ def read_program_batch(path: Path) -> int | None:
     metas = _read_program_metas(path) or {}
     if not all(meta.sizes for meta in metas.values()):
         return None
-    lengths = {msgspec.json.decode(meta.sizes[0], type=_Size).as_int for meta in metas.values()}
+    try:
+        lengths = {msgspec.json.decode(meta.sizes[0], type=_Size).as_int for meta in metas.values()}
+    except msgspec.MsgspecError:
+        return None
     return lengths.pop() if len(lengths) == 1 else None
 
 

@@ -105,6 +105,16 @@ def test_a_program_reveals_the_only_batch_that_it_takes(tmp_path: Path) -> None:
     assert read_program_batch(path) is None
 
 
+def test_a_program_whose_lengths_are_no_lengths_reveals_no_batch(tmp_path: Path) -> None:
+    path, odd = tmp_path / "net.pt2", tmp_path / "odd.pt2"
+    save_program(TwoInputs(), path, X, IDS)
+    with zipfile.ZipFile(path) as new, zipfile.ZipFile(odd, "w") as changed:
+        text = new.read("net/models/model.json").decode()
+        assert '"sizes": [{' in text
+        changed.writestr("net/models/model.json", text.replace('"sizes": [{', '"sizes": [5, {'))
+    assert read_program_batch(odd) is None
+
+
 def test_the_same_program_in_the_older_format_reveals_the_same(tmp_path: Path) -> None:
     path, older = tmp_path / "net.pt2", tmp_path / "older.pt2"
     save_program(TwoInputs(), path, X, IDS)
