@@ -38,8 +38,9 @@ SHORT_CALLS = 3
 REPEATED_CALLS = 8
 # An engine may tell a timed call by that it follows the one before at once: so many calls do, and so many come after a
 # pause, in which nothing touches the caches. Waking the threads of an honest engine may take WAKE_NS after a long one;
-# after a short one they still wait actively: of ONNX Runtime, OpenVINO
-# and PyTorch, calls of 2 us to 3 ms on two cores took at most 26 us longer, with three busy loops beside, too.
+# after a short one they still wait actively: on two quiet cores calls of ONNX Runtime, OpenVINO and PyTorch of 2 us to
+# 3.4 ms took at most 38 us longer in seven of nine rounds, as many as must agree; beside three busy loops those of ONNX
+# Runtime and OpenVINO no more.
 PAUSED_CALLS = 4
 PAUSE_NS = 1_000_000
 WAKE_NS = 500_000
